@@ -22,8 +22,7 @@ MIRROR_FLAGS := $(if $(MIRRORS),$(foreach u,$(UPSTREAMS),$(foreach d,$(wildcard 
 export PATCHCTL_MBRIDGE := $(if $(MBRIDGE),$(abspath $(MBRIDGE)))
 export PATCHCTL_MIRRORS := $(if $(MIRRORS),$(abspath $(MIRRORS)))
 export PYTHONDONTWRITEBYTECODE := 1
-# Each release has trees, an environment and records of its own; the records of the older one have no ending.
-OF_RELEASE = $(if $(filter-out $(OLDER),$(RELEASE)),-$(RELEASE))
+# Each release has trees, an environment and records of its own.
 TREES = build/trees/$(RELEASE)
 TORCH_PYTHON = PATCHCTL_TORCH_PYTHON="$$($(RUN) scripts/torch_env.py --release $(RELEASE))"
 WITH_TORCH = $(TORCH_PYTHON) && export PATCHCTL_TORCH_PYTHON &&
@@ -152,7 +151,7 @@ test-slow: trees  ## [weekly] behaviour tests that take minutes: more processes,
 # AGAIN=1 runs all anew. ONLY="qwen3-8b/grpo ..."; SIZE="tp=1 cp=1" for fewer ranks; COMPARE=off,one-rank,minus-one,pairs holds further runs against each recipe's own.
 test-recipes: trees  ## [by hand] each recipe on CPUs with all its switches: two steps, an update, a checkpoint and its load; hours; COMPARE=off,...
 	$(WITH_TORCH) \
-	$(RUN) tests/recipes/run.py --release $(RELEASE) --trees=$(TREES)/patched --out build/recipes$(OF_RELEASE) --records $(EVIDENCE)/recipes$(OF_RELEASE) --table $(EVIDENCE)/recipes$(OF_RELEASE).md $(if $(ONLY),--only $(ONLY)) \
+	$(RUN) tests/recipes/run.py --release $(RELEASE) --trees=$(TREES)/patched --out build/recipes-$(RELEASE) --records $(EVIDENCE)/recipes-$(RELEASE) --table $(EVIDENCE)/recipes-$(RELEASE).md $(if $(ONLY),--only $(ONLY)) \
 	  $(if $(COMPARE),--compare $(COMPARE)) $(if $(SIZE),--size $(SIZE)) $(if $(AGAIN),--again)
 
 # One whose trees the package index has: FSDP on four ranks, two engines of two.

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """What drafts from other samples add: those of the same prompt, and those of the epoch before a weight update.
 
-    PATCHCTL_TORCH_PYTHON=... benchmarks/bench_drafts_from_others.py --trees build/trees/2026.02/patched [--arctic DIR]
+    PATCHCTL_TORCH_PYTHON=... benchmarks/bench_drafts_from_others.py --trees build/trees/RELEASE/patched [--arctic DIR]
 
 Small models (group_samples.py) answer some prompts, eight answers each, before and after weight updates. The later
 answers are gone through as greedy verification does, all of them a step at a time, and drafted for by sam_proposer's

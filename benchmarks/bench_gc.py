@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """What pause_gc_in_steps changes beside vllm's own freeze_gc_heap, and beside nothing: a real engine's steps on a CPU.
 
-    PATCHCTL_TORCH_PYTHON=... benchmarks/bench_gc.py --trees build/trees/2026.02/patched --out docs/benchmarks.md
+    PATCHCTL_TORCH_PYTHON=... benchmarks/bench_gc.py --trees build/trees/RELEASE/patched --out docs/benchmarks.md
 
 One engine (vllm's LLM, vllm-ascend's worker, a tiny Qwen3) generates with log-probabilities, which leave the most
 objects behind, under three settings in turn, round after round in one process:

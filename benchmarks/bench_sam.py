@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """What sam_proposer's tables and automata cost and how many of their drafts are accepted, against vllm's own drafters.
 
-    PATCHCTL_TORCH_PYTHON=... benchmarks/bench_sam.py --trees build/trees/2026.02/patched [--arctic DIR]
+    PATCHCTL_TORCH_PYTHON=... benchmarks/bench_sam.py --trees build/trees/RELEASE/patched [--arctic DIR]
 
 In one run, by turns: the tables of hashed contexts and the suffix automaton (vllm_ascend.spec_decode.context_tables,
 suffix_automaton), vllm's n-gram proposer and vllm's suffix proposer, which needs arctic-inference (DIR holds an installed

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """What skip_old_log_prob saves of a step, without generation: RayPPOTrainer.fit with and without the forward pass.
 
-    PATCHCTL_TORCH_PYTHON=... benchmarks/bench_skip_old_log_prob.py --tree build/trees/2026.02/patched/verl
+    PATCHCTL_TORCH_PYTHON=... benchmarks/bench_skip_old_log_prob.py --tree build/trees/RELEASE/patched/verl
 
 The trainer, verl's FSDP worker and its actor run for real on a CPU (tests/behaviour/verl/trainer_in_process.py), with a
 Qwen3 model of random weights. Responses are random tokens, so that a step holds only what is not generation: rewards,

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Runs upstream's own test suites on the unpatched and on the patched trees, and compares the outcome of each test id.
 
-The suites are listed in tests/upstream_suites/suites.yaml, those of another release than 2026.02 in suites-RELEASE.yaml.
+The suites are listed in tests/upstream_suites/suites-RELEASE.yaml, of the release or of the one that it extends.
 PATCHCTL_TORCH_PYTHON names the interpreter that runs them, of the same release as the trees.
 A test id whose outcome is not the same is run by itself three times on each side, and is called flaky only if it also
 differs within one tree; when many differ none is run again. After the comparison with every switch off, each suite is run
@@ -21,7 +21,12 @@ import tempfile
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
+
+from patchctl.__main__ import compose
+from patchctl.manifest.distribution import Distribution
+from patchctl.manifest.types import Release
 
 REPO = Path(__file__).resolve().parents[1]
 SUITES = REPO / "tests" / "upstream_suites"
@@ -31,7 +36,6 @@ from evidence import Comparison, Difference, base_trees, count, programs, revisi
 from suite_runs import Run, Suite, Switch, load_suites, missing, run_suite, switched_on  # noqa: E402
 from unpatched import Unpatched  # noqa: E402
 
-OLDEST_RELEASE = "2026.02"  # whose files have no release in their names
 RERUNS = 3
 MANY = 12  # more that differ have one cause, and are not rerun
 ABSENT = "absent"
@@ -46,7 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("PATCHCTL_TORCH_PYTHON is not set: it names a Python 3.11 that has a CPU torch", file=sys.stderr)
         return 1
     sides = {"base": options.base.resolve(), "patched": options.patched.resolve()}
-    suites = load_suites(SUITES / named("suites.yaml", options.release))
+    suites = load_suites(list_of(options.release))
     if unknown := set(options.only) - {suite.name for suite in suites}:
         print(f"no suite {', '.join(sorted(unknown))}; there are: {', '.join(s.name for s in suites)}", file=sys.stderr)
         return 1
@@ -59,9 +63,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     kept = None
     if options.kept:
         names = {name for suite in chosen if not missing(suite, sides["base"]) for name in suite.upstreams}
-        kept = Unpatched(
-            SUITES / named("unpatched.json", options.release), Path(python).absolute(), base_trees(names, sides["base"])
-        )
+        kept = Unpatched(SUITES / "unpatched.json", Path(python).absolute(), base_trees(names, sides["base"]))
     runs = [(suite, switch) for suite in chosen for switch in [None, *([] if options.off_only else suite.switches)]]
     done: dict[int, Comparison] = {}
     # A suite whose unpatched side is on record takes one core.
@@ -87,13 +89,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--base", type=Path, required=True, metavar="DIR", help="unpatched trees: DIR/verl, ...")
     parser.add_argument("--patched", type=Path, required=True, metavar="DIR", help="patched trees: DIR/verl, ...")
-    others = [path.stem.removeprefix("suites-") for path in sorted(SUITES.glob("suites-*.yaml"))]
-    parser.add_argument(
-        "--release",
-        choices=[OLDEST_RELEASE, *others],
-        default=OLDEST_RELEASE,
-        help="the trees' release (default %(default)s)",
-    )
+    parser.add_argument("--release", required=True, choices=list(releases()), help="the trees' release")
     parser.add_argument("--only", action="append", default=[], metavar="NAME", help="this suite only (repeatable)")
     parser.add_argument("--off-only", action="store_true", help="leave out the runs with a feature on")
     parser.add_argument("--quick", action="store_true", help="leave out the suites that are marked slow")
@@ -102,13 +98,20 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         action="store_true",
         help="do not run on the unpatched trees what is on record for them; record the rest",
     )
-    parser.add_argument("--out", type=Path, metavar="DIR", help="write upstream-suites.md and .json there")
+    parser.add_argument("--out", type=Path, metavar="DIR", help="write upstream-suites-RELEASE.md and .json there")
     return parser.parse_args(arguments)
 
 
-def named(file: str, release: str) -> str:
-    """The name of a release's own file: with the release before its ending, unless it is the first."""
-    return file if release == OLDEST_RELEASE else f"-{release}.".join(file.rsplit(".", 1))
+@cache
+def releases() -> dict[str, Release]:
+    compose()
+    return dict(Distribution.load(REPO).releases)
+
+
+def list_of(release: str) -> Path:
+    """The suites of a release: its own list, else that of the release which it extends."""
+    file, base = SUITES / f"suites-{release}.yaml", releases()[release].extends
+    return file if base is None or file.is_file() else list_of(base)
 
 
 def _compared(
@@ -218,15 +221,18 @@ def _write_evidence(
 ) -> None:
     names = {name for suite in suites for name in suite.upstreams}
     present = sorted(name for name in names if all((trees / name).is_dir() for trees in sides.values()))
-    more = f" --release {options.release}" if options.release != OLDEST_RELEASE else ""
-    more += "".join(f" --only {name}" for name in options.only) + (" --off-only" if options.off_only else "")
+    more = (
+        f" --release {options.release}"
+        + "".join(f" --only {name}" for name in options.only)
+        + (" --off-only" if options.off_only else "")
+    )
     command = f"scripts/compare_upstream_suites.py --base BASE --patched PATCHED{more} --out DIR"
     facts = {
         "date": datetime.datetime.now(datetime.timezone.utc).date().isoformat(),
         "programs": programs(python),
         "revisions": revisions(present, sides["base"], sides["patched"]),
     }
-    write(options.out / named("upstream-suites.md", options.release), command, facts, comparisons)
+    write(options.out / f"upstream-suites-{options.release}.md", command, facts, comparisons)
 
 
 if __name__ == "__main__":

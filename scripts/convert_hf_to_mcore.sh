@@ -43,14 +43,14 @@ main() {
   local converter=$WORKSPACE/verl/scripts/converter_hf_to_mcore.py
   grep -qs -- --grouped_experts "$converter" || [[ -n $SEQUENTIAL ]] ||
     wrong_use "$WORKSPACE/verl is without hf_to_mcore_grouped" \
-      "patchctl apply --release 2026.02, whose recipes load this layout (those of 2026.11 take MODEL_PATH as it is); or --sequential"
+      "apply a release with verl before 0.9, whose recipes load this layout (later ones take MODEL_PATH as it is); or --sequential"
   new_folder "$TARGET"
   "$PYTHON" "$HERE/weights.py" check "$SOURCE" >&2 || die "$WRONG_USE" "$SOURCE is no whole model" "weights.py fetch"
   local experts
   experts=$(ours data.convertible "$SOURCE")
   [[ $experts == yes ]] || grep -qs copy_dense_weights "$converter" ||
     wrong_use "$WORKSPACE/verl is without hf_to_mcore_dense_cpu" \
-      "patchctl apply --release 2026.02 (recipes of 2026.11 take MODEL_PATH as it is)"
+      "apply a release with verl before 0.9 (recipes of later ones take MODEL_PATH as it is)"
 
   PARTIAL=$TARGET.partial
   build_command "$converter" "$experts"

@@ -227,7 +227,7 @@ def _as_text(result: dict[str, Any], without: list[str]) -> str:
     lines += [f"data_source: {', '.join(result['data_source'])}"]
     if without:
         lines += [
-            f"reward: verl has none for {', '.join(without)}, and stops at the first step without these (2026.02: without reward.):"
+            f"reward: verl has none for {', '.join(without)}, and stops at the first step without these (verl before 0.9: without reward.):"
         ]
     else:
         lines += ["reward: verl's own"]

@@ -121,12 +121,22 @@ numbers() {
   done
 }
 
+# The driver that each release names.
+drivers() {
+  local file said=()
+  for file in "$HERE"/../manifests/releases/*.yaml; do
+    said+=("$(sed -n 's/^  driver: *"\([^"]*\)".*/\1/p' "$file") for $(basename -s .yaml -- "$file")")
+  done
+  local IFS=,
+  echo "${said[*]}"
+}
+
 # Into VOLUMES: those of the driver that this machine has, and what was asked for.
 find_mounts() {
   local path mount source target
   VOLUMES=()
   there "$DRIVER" || {
-    absent "$DRIVER is not there: containers use the host's driver" "it and its files" "install the Ascend HDK of the release: 26.0 for 2026.11, 25.3 for 2026.02"
+    absent "$DRIVER is not there: containers use the host's driver" "it and its files" "install the Ascend HDK of the release: $(drivers)"
     ELSEWHERE=1
   }
   for path in "${READ_ONLY[@]}" "${SHARED[@]}"; do

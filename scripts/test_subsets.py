@@ -5,7 +5,7 @@ A subset whose trees are the same bytes in a larger one that was tested is not t
 one of an upstream that lacks are left out, and so make trees of their own. Sources are taken from the cache alone.
 
 example:
-  scripts/test_subsets.py --release 2026.11 --plan
+  scripts/test_subsets.py --release NAME --plan
   scripts/test_subsets.py --without megatron-lm -- --share 1/8 patches tests/behaviour
 """
 

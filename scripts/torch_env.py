@@ -11,6 +11,7 @@ tests/behaviour/environments/NAME.
 from __future__ import annotations
 
 import argparse
+import fcntl
 import hashlib
 import json
 import os
@@ -63,13 +64,20 @@ def find_or_make(venv: Path, folder: Path, name: str) -> str:
         check_transformers(named, folder, name)
         return named
     python = str(venv / "bin" / "python")
-    mark = venv / ".ready"
-    if mark.is_file() and mark.read_text() == wanted(folder):
-        return python
-    make(venv, python, folder)
-    check_torch(python)
-    mark.write_text(wanted(folder))
+    if not ready(venv, folder):
+        with open(f"{venv}.lock", "w", encoding="utf-8") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)  # two targets of one make may want it at the same time
+            if not ready(venv, folder):
+                make(venv, python, folder)
+                check_torch(python)
+                (venv / ".ready").write_text(wanted(folder))
     return python
+
+
+def ready(venv: Path, folder: Path) -> bool:
+    """Whether the environment is there, and of these files."""
+    mark = venv / ".ready"
+    return mark.is_file() and mark.read_text() == wanted(folder)
 
 
 def wanted(folder: Path) -> str:

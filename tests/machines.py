@@ -15,6 +15,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from pins import oldest
+
 NOW = 1_790_000_000.0
 DAY = 86_400
 CANN_FILE = "/usr/local/Ascend/cann/aarch64-linux/ascend_toolkit_install.info"
@@ -132,7 +134,7 @@ def ip_addr(state: str = "UP", address: str = "192.0.2.7") -> list[dict[str, Any
     ]
 
 
-LOCK = Path(__file__).parents[1] / "manifests/requirements/2026.02/aarch64.txt"
+LOCK = Path(__file__).parents[1] / f"manifests/requirements/{oldest()}/aarch64.txt"
 PACKAGES = {
     **dict(re.findall(r"(?m)^([a-z0-9-]+)==([^ \n]+)", LOCK.read_text())),
     "torch": "2.9.0+cpu",

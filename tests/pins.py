@@ -22,6 +22,16 @@ def distribution() -> Distribution:
     return Distribution.load(REPO)
 
 
+def newest() -> str:
+    """The newest release."""
+    return next(iter(distribution().releases))
+
+
+def oldest() -> str:
+    """The oldest release, of which a few programs and tests are alone: what they need went from upstream."""
+    return list(distribution().releases)[-1]
+
+
 def profile_on(release: str | None, profile: str = PROFILE) -> Profile:
     """A profile on a release; without one on that which patchctl takes by itself. Raises WrongUse where it does not stand there."""
     return on_release(distribution(), release, print).profile(profile)

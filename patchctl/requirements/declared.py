@@ -47,7 +47,7 @@ def collect(dist: Distribution, named: NamedSet, options: SourceOptions, progres
     """Read the files from the pinned sources. Raises SourceUnavailable for a source, or a form of it, without them."""
     found = []
     for upstream in dict.fromkeys(d.upstream for d in named.value.declared):
-        stack = dist.stack(upstream, named.profiles[0].stacks[upstream])
+        stack = dist.stack(upstream, named.stacks[upstream])
         base = obtain(upstream, dist.upstream(upstream), stack, options, progress)
         with ObjectReader(base.repo) as reader:
             files = reader.files(base.tree)
@@ -142,7 +142,7 @@ def stale(dist: Distribution, named: NamedSet, found: Iterable[Declared]) -> Ite
     wanted = [(d.upstream, d.file) for d in named.value.declared]
     yield from (f"{u}/{f} is in it, and not in set.yaml" for u, f in have if (u, f) not in wanted)
     for upstream, file in wanted:
-        stack = dist.stack(upstream, named.profiles[0].stacks[upstream])
+        stack = dist.stack(upstream, named.stacks[upstream])
         one = have.get((upstream, file))
         if one is None:
             yield f"{upstream}/{file} is not in it"
@@ -150,7 +150,9 @@ def stale(dist: Distribution, named: NamedSet, found: Iterable[Declared]) -> Ite
         if one.stack != stack.name:
             yield f"{upstream}/{file} is that of {one.stack}; the profiles have {stack.name}"
             continue
-        listed = read_tree_list(dist.root, stack)
-        entry = listed.files.get(file.encode()) if listed else None
-        if listed is not None and (entry is None or entry.id != one.blob):
-            yield f"{upstream}/{file} is not that of the pin: blob {one.blob[:12]}, the pin has {entry and entry.id[:12]}"
+        for name in dict.fromkeys(profile.stacks[upstream] for profile in named.profiles):
+            listed = read_tree_list(dist.root, dist.stack(upstream, name))
+            entry = listed.files.get(file.encode()) if listed else None
+            if listed is not None and (entry is None or entry.id != one.blob):
+                has = f"{name} has {entry and entry.id[:12]}"
+                yield f"{upstream}/{file} is not that of the pin: blob {one.blob[:12]}, {has}"

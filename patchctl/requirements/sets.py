@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,7 +21,8 @@ FOLDER = Path("manifests") / "requirements"
 
 @dataclass(frozen=True)
 class NamedSet:
-    """A set, the folder of its locks, and the profiles that install it; they have the same stacks and runtime."""
+    """A set, the folder of its locks, and the profiles that install it; they have the same upstreams and runtime, and stacks whose
+    declared files are the same."""
 
     folder: Path
     loaded: Loaded[RequirementSet]
@@ -34,6 +35,11 @@ class NamedSet:
     @property
     def name(self) -> str:
         return self.value.name
+
+    @property
+    def stacks(self) -> Mapping[str, str]:
+        """Those whose files are read: of the oldest release that has the set."""
+        return next((p.stacks for p in self.profiles if p.release == self.profiles[-1].release), {})
 
 
 def set_of(dist: Distribution, profile: Profile) -> NamedSet | None:
@@ -88,12 +94,12 @@ def _faults(dist: Distribution, found: NamedSet) -> Iterator[Problem]:
     for index, place in enumerate(value.elsewhere):
         if (place.local is None) == (place.version is None):
             yield at.problem(("elsewhere", index), "expected either local or version")
-    stacks = found.profiles[0].stacks if found.profiles else {}
+    stacks = found.stacks
     for index, declared in enumerate(value.declared):
         if declared.upstream not in stacks:
             what = f"the profiles have no {quoted(declared.upstream)}{did_you_mean(declared.upstream, stacks)}"
             yield at.problem(("declared", index, "upstream"), what)
     for other in found.profiles[1:]:
-        if (other.stacks, other.runtime) != (stacks, found.profiles[0].runtime):
-            what = f"{found.profiles[0].name} and {other.name} name it, with other stacks or another runtime"
+        if (other.stacks.keys(), other.runtime) != (stacks.keys(), found.profiles[0].runtime):
+            what = f"{found.profiles[0].name} and {other.name} name it, with other upstreams or another runtime"
             yield at.problem((), f"{what}: each needs a set of its own")

@@ -16,11 +16,28 @@ import subprocess
 import sys
 from pathlib import Path
 
+from patchctl.__main__ import compose
+from patchctl.manifest.distribution import Distribution
+from patchctl.training.recipes.versions import true_of, version_of
+
 HERE = Path(__file__).resolve().parents[2]
 SCRIPTS = HERE / "scripts"
 NONE = 3
 # The trainer's half runs verl's DataParallelPPOActor, which v0.9.0 does not have any more.
-RELEASE, ACTOR = "2026.02", Path("verl", "workers", "actor", "dp_actor.py")
+ACTOR = Path("verl", "workers", "actor", "dp_actor.py")
+
+
+def _release() -> str:
+    """The newest one whose verl has it."""
+    compose()
+    dist = Distribution.load(HERE)
+    stacks = {
+        name: dist.stack("verl", one.stacks["verl"]) for name, one in dist.releases.items() if "verl" in one.stacks
+    }
+    return next(name for name, one in stacks.items() if true_of({"verl": "<0.9"}, {"verl": version_of(one) or "1"}))
+
+
+RELEASE = _release()
 # Columns, and what goes with them; 0.6b has those of Qwen3-0.6B.
 SIZES = {
     "tiny": {

@@ -4,7 +4,7 @@ For recipes whose data_source verl has no reward for (DianJin-R1-Data, cflue_mcq
 
     reward.custom_reward_function.path=scripts/rewards/choices.py reward.custom_reward_function.name=compute_score
 
-(2026.02: both without `reward.`)
+(verl before 0.9: both without `reward.`)
 
 verl loads this file by its path on whichever node computes rewards, so it imports nothing of this repository.
 """

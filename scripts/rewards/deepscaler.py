@@ -5,7 +5,7 @@ prompt `prepare_data.py deepscaler` writes; equality is mathruler's, as there:
 
     reward.custom_reward_function.path=scripts/rewards/deepscaler.py reward.custom_reward_function.name=compute_score
 
-(2026.02: both without `reward.`)
+(verl before 0.9: both without `reward.`)
 
 verl loads this file by its path on whichever node computes rewards, so it imports nothing of this repository; mathruler is
 in verl's requirements-npu.txt.

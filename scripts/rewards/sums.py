@@ -5,7 +5,7 @@ model with random weights says first is worth something now and then, so that th
 
     reward.custom_reward_function.path=scripts/rewards/sums.py reward.custom_reward_function.name=compute_score
 
-(2026.02: both without `reward.`)
+(verl before 0.9: both without `reward.`)
 
 verl loads this file by its path on whichever node computes rewards, so it imports nothing of this repository.
 """

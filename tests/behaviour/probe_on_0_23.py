@@ -1,4 +1,4 @@
-"""Runs a probe that was written for the engine of release 2026.02 on vllm 0.23 with vllm-ascend 0.23: only what is prepared
+"""Runs a probe that was written for the engine of vllm 0.14 on vllm 0.23 with vllm-ascend 0.23: only what is prepared
 differs. Usage: probe_on_0_23.py PROBE [ARGUMENT...]"""
 
 import os

@@ -1,4 +1,4 @@
-"""The engine of release 2026.11 on a CPU, unpatched: vllm 0.23 with vllm-ascend's worker. `make test-behaviour` runs it."""
+"""vllm-ascend 0.23 on a CPU, unpatched: vllm 0.23 with vllm-ascend's worker. `make test-behaviour` runs it."""
 
 from __future__ import annotations
 

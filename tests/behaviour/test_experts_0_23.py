@@ -1,4 +1,4 @@
-"""Experts in the engine of release 2026.11 on a CPU: their operators against plain PyTorch, and whole engines against Hugging
+"""Experts in the engine of vllm-ascend 0.23 on a CPU: their operators against plain PyTorch, and whole engines against Hugging
 Face. `make test-behaviour` runs it."""
 
 from __future__ import annotations

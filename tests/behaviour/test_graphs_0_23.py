@@ -1,4 +1,4 @@
-"""Captured graphs in the engine of release 2026.11, with drafts and without: what is replayed, and that tokens stay right."""
+"""Captured graphs in the engine of vllm-ascend 0.23, with drafts and without: what is replayed, and that tokens stay right."""
 
 from __future__ import annotations
 

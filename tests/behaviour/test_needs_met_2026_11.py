@@ -1,4 +1,4 @@
-"""Needs of features of release 2026.02 that upstream meets in 2026.11, where no patch is: `make test-behaviour` runs them.
+"""Needs of features of the oldest release that upstream meets since, where no patch is: `make test-behaviour` runs them.
 
 The trees may be patched or not: nothing of these features is in either.
 """
@@ -12,9 +12,8 @@ from typing import Any
 import pytest
 from harness import REPO, Upstream
 from models import TinyModels
-from pins import distribution
+from pins import distribution, oldest
 
-RELEASE = "2026.11"
 ENGINE: dict[str, Any] = {
     "need": ["vllm", "vllm-ascend"],
     "standins": [
@@ -241,7 +240,7 @@ SYNCHRONOUS_ROLLOUT = {
 @pytest.mark.parametrize("file", SYNCHRONOUS_ROLLOUT)
 def test_what_features_of_the_synchronous_rollout_patched_is_gone(upstream: Upstream, file: str) -> None:
     upstream.skip_unless("verl", ">=0.9")
-    before = REPO / "patches" / "verl" / distribution().release("2026.02").stacks["verl"]
+    before = REPO / "patches" / "verl" / distribution().release(oldest()).stacks["verl"]
     for feature in SYNCHRONOUS_ROLLOUT[file]:
         (patch,) = (before / feature).glob("*.patch")
         assert f"diff --git a/{file} " in patch.read_text()

@@ -1,4 +1,4 @@
-"""verl v0.9.0's platform with stand-ins, as Ray's workers meet it in `make demo DEMO="--release 2026.11"`; triton's names beside it."""
+"""verl v0.9.0's platform with stand-ins, as Ray's workers meet it in `make demo`; triton's names beside it."""
 
 from __future__ import annotations
 

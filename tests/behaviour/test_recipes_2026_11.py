@@ -1,8 +1,8 @@
-"""The recipes of release 2026.11 against its verl: `make test-behaviour` runs them, in an environment of their own.
+"""The recipes of the newest release against its verl: `make test-behaviour` runs them, in an environment of their own.
 
 Hydra composes every override to the value that the recipe says, verl's own checks before a worker starts take it, and the list of
 keys is that of the tree. Those of Megatron make a configuration of Megatron-LM with the model's own, through mbridge, and tiny models
-step with their settings. Whole runs: `make test-recipes RELEASE=2026.11`.
+step with their settings. Whole runs: `make test-recipes`.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import pytest
 import yaml
 from harness import REPO, Upstream
 from mbridge_source import check_out, commit_named
+from pins import newest
 
 from patchctl.catalog.chosen_release import on_release
 from patchctl.manifest.distribution import Distribution
@@ -27,8 +28,7 @@ from patchctl.training.recipes.read import Recipes, read_recipes
 from patchctl.training.recipes.resolve import Run, bare, resolve
 from patchctl.training.recipes.shell import override_text
 
-RELEASE = "2026.11"
-RECIPES: Recipes = read_recipes(on_release(Distribution.load(REPO), RELEASE, print))
+RECIPES: Recipes = read_recipes(on_release(Distribution.load(REPO), newest(), print))
 KEYS = RECIPES.runnable()
 PLAIN = ("qwen2.5-1.5b", "grpo")
 # What the trainer of this set refuses, and a key of the older one.

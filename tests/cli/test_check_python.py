@@ -9,7 +9,7 @@ import sys
 
 import pytest
 from distribution import REPO
-from pins import distribution
+from pins import distribution, newest
 
 from patchctl.doctor.runtime import fits
 
@@ -47,5 +47,5 @@ def test_where_the_lock_is_not_installed_it_is_said_and_no_more() -> None:
 
 def test_an_interpreter_that_is_none_is_refused() -> None:
     for runtime in ("yes", "no"):
-        found = check("2026.11", "/nowhere/python3", RUNTIME=runtime)
+        found = check(newest(), "/nowhere/python3", RUNTIME=runtime)
         assert found.returncode == 2 and "/nowhere/python3 of the base cannot be asked" in found.stderr

@@ -12,6 +12,7 @@ import pytest
 from distribution import REPO, run_patchctl
 from on_disk import snapshot
 from packages import Env, false_lines, listed
+from pins import oldest
 
 pytestmark = pytest.mark.heavy("installs with pip into environments of its own")
 
@@ -48,7 +49,7 @@ def test_both_are_patched_where_they_are_installed(
     env.install("verl==0.6.0", "megatron-core==0.12.1")
     before, shared = snapshot(env.site), snapshot(env.cache)
     done = patchctl(
-        "apply", "--profile", "qwen3-235b", "--release", "2026.02", "--into-python", env.python, "--skip-unavailable"
+        "apply", "--profile", "qwen3-235b", "--release", oldest(), "--into-python", env.python, "--skip-unavailable"
     )
     for upstream in PACKAGES:
         tree = done["trees"][upstream]
@@ -67,7 +68,7 @@ def test_both_are_patched_where_they_are_installed(
     assert status["clean"] is True
     patchctl("verify")
     assert (
-        patchctl("apply", "--profile", "qwen3-235b", "--release", "2026.02", "--skip-unavailable", "--offline")[
+        patchctl("apply", "--profile", "qwen3-235b", "--release", oldest(), "--skip-unavailable", "--offline")[
             "changed"
         ]
         == []

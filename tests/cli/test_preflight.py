@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from distribution import GREETER, REPO, Made, make_distribution, run_patchctl, write_files
 from machines import DAY, NOW, npu_smi, write_machine
+from pins import newest, oldest
 from recipes import with_recipes
 from test_json import check_output
 
@@ -30,7 +31,7 @@ models:
     bytes: 279296
     source: made up for this test
 """
-BIG = ("preflight", "-p", "qwen3-235b", "-r", "grpo", "--release", "2026.02")  # whose software write_machine has
+BIG = ("preflight", "-p", "qwen3-235b", "-r", "grpo", "--release", oldest())  # whose software write_machine has
 
 
 def real(tmp_path: Path, *args: str, env: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
@@ -70,7 +71,7 @@ def test_a_node_with_a_fault_is_not(tmp_path: Path) -> None:
 
 def test_a_release_that_fits_the_machine_is_named_first(tmp_path: Path) -> None:
     folder = write_machine(tmp_path / "node")
-    other = tuple("2026.11" if word == "2026.02" else word for word in BIG)
+    other = tuple(newest() if word == oldest() else word for word in BIG)
     text = real(tmp_path, *other, "--machine", str(folder))
     first = text.stdout.splitlines()[2:4]
     assert text.returncode == 1 and "release" in first[0] and "nothing is in the way there" in first[0], text.stdout

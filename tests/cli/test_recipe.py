@@ -294,7 +294,7 @@ def test_a_switch_on_the_command_line_is_told_of_a_recipe_of_ones_own(
     made: Made, recipe: str, setting: str, hint: str
 ) -> None:
     """needs cannot be said beside an override; the way that is told is then walked."""
-    done = made.patchctl("recipe", "command", f"full/{recipe}", "--release", setting)
+    done = made.patchctl("recipe", "command", f"full/{recipe}", setting)
     assert done.returncode == 2
     assert hint in done.stderr and "manifests/recipes/full/NAME.yaml" in done.stderr
     key, _, value = setting.partition("=")

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from images import CERTIFICATES, RELEASES_PROFILE, buildah, index_arguments, stack
-from pins import index_version
+from pins import index_version, oldest
 
 from patchctl.doctor.runtime import fits
 
@@ -52,7 +52,7 @@ SYSTEMS = (
     ),
 )
 SYSTEM = next(one for one in SYSTEMS if fits(one.python, RELEASES_PROFILE.runtime["python"]))
-OLDEST_RELEASE = RELEASES_PROFILE.release == "2026.02"
+OLDEST_RELEASE = RELEASES_PROFILE.release == oldest()
 # v0.14.0rc1's build_aclnn.sh has nothing for this chip, v0.23.0's runs its build.sh and the installer that comes of it for an A3's.
 SOC_VERSION = "ascend310p1" if OLDEST_RELEASE else "ascend910_9391"
 _EXTENSION = f"vllm_ascend_C.cpython-{SYSTEM.python.replace('.', '')}-x86_64-linux-gnu.so"

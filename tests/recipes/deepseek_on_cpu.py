@@ -1,4 +1,4 @@
-"""What a whole run of DeepSeek wants of release 2026.11's stand-ins beside what every run has."""
+"""What a whole run of DeepSeek wants of the stand-ins from verl 0.9 on beside what every run has."""
 
 
 def name_the_device(device):

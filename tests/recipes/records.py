@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, TypedDict
 
 import table
-from releases import FIRST, RELEASES, OfRelease
+from releases import OLDEST, RELEASES, OfRelease
 from shrunk import REPO, Shrunk, recipes, shipped, shrunk
 from variants import variant_of
 
@@ -40,7 +40,7 @@ class Records:
     `tips.json` beside them has, of each tip on which something ran, the digests of the patches that made it.
     """
 
-    def __init__(self, known: Recipes, folder: Path, page: Path | None = None, of: OfRelease = FIRST) -> None:
+    def __init__(self, known: Recipes, folder: Path, page: Path | None = None, of: OfRelease = OLDEST) -> None:
         self._known, self._folder, self._page, self._of = known, folder, page, of
         files = {title: self._file(title) for title in map("/".join, shipped(known))}
         self.found = {title: json.loads(file.read_text()) for title, file in files.items() if file.is_file()}

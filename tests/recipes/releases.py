@@ -1,23 +1,26 @@
-"""What of a run is otherwise on another release, and nothing else of these modules is: stand-ins, what is watched where, the line
-that says that verl's entry module has begun, and where the records are."""
+"""What of a run depends on the version of verl, and nothing else of these modules does: stand-ins, what is watched where, the line
+that says that verl's entry module has begun. And where the records of a release are."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-OLDEST_RELEASE = "2026.02"  # whose records and page have no release in their names
+from patchctl.__main__ import compose
+from patchctl.manifest.distribution import Distribution
+from patchctl.training.recipes.versions import true_of, version_of
+
+REPO = Path(__file__).resolve().parents[2]
 
 
 @dataclass(frozen=True)
 class OfRelease:
     """One release. `watched` are entries of PATCHCTL_STANDINS_WATCH; `begun` is in the log once the overrides were taken."""
 
-    name: str
     standins: tuple[str, ...]
     watched: tuple[str, ...]
     begun: str
@@ -28,11 +31,12 @@ class OfRelease:
     looks_closer: bool = True
     # Of known.yaml: by PROFILE/RECIPE, what it `stops` with and `why`.
     known_stops: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    name: str = ""
 
     @property
     def page(self) -> str:
         """The name of its page, without an ending, and of the folder of its records."""
-        return "recipes" if self.name == OLDEST_RELEASE else f"recipes-{self.name}"
+        return f"recipes-{self.name}"
 
     def known_stop(self, title: str, why: str) -> str | None:
         """The reason that known.yaml gives for a recipe that stops so; None for another stop, and for a recipe that is not in it."""
@@ -43,40 +47,49 @@ class OfRelease:
 _KNOWN: dict[str, Any] = yaml.safe_load((Path(__file__).parent / "known.yaml").read_text(encoding="utf-8"))
 # What goes on the path beside the trees, as an environment with ./standins installed has it.
 _STANDINS = ("torch_npu", "megatron_cpu", "npu_attention", "npu_engine", "npu_training", "patchctl_standins")
-RELEASES = {
-    one.name: one
-    for one in (
-        OfRelease(
-            OLDEST_RELEASE,
-            _STANDINS,
-            (
-                "verl.workers.rollout.vllm_rollout.vllm_rollout_spmd=watch:watch",
-                "verl.trainer.ppo.ray_trainer=watch:watch_trainer",
-                "verl.utils.tracking=watch:watch_metrics",
-                "ray._private.services=watch:wait_for_ray",
-            ),
-            "TaskRunner hostname",
+# By the versions of verl that it is true of.
+_OF_VERL = {
+    "<0.9": OfRelease(
+        _STANDINS,
+        (
+            "verl.workers.rollout.vllm_rollout.vllm_rollout_spmd=watch:watch",
+            "verl.trainer.ppo.ray_trainer=watch:watch_trainer",
+            "verl.utils.tracking=watch:watch_metrics",
+            "ray._private.services=watch:wait_for_ray",
         ),
-        OfRelease(
-            "2026.11",
-            (*_STANDINS, "npu_engine_0_23", "npu_experts_0_23", "npu_latent_0_23", "npu_training_0_9", "torchvision"),
-            (
-                "verl.workers.rollout.vllm_rollout.vllm_rollout=watch_v1:watch_updates",
-                "verl.workers.rollout.vllm_rollout.vllm_async_server=watch_v1:watch_server",
-                "verl.trainer.ppo.v1.trainer_base=watch_v1:watch_trainer",
-                "verl.utils.tracking=watch:watch_metrics",
-                "ray._private.services=watch:wait_for_ray",
-                "mbridge.utils.device=deepseek_on_cpu:name_the_device",
-                "vllm=deepseek_on_cpu:prepare_engine",
-            ),
-            "TaskRunnerV1 pid=",
-            # MindSpeed asks every module of transformers 5, and each says so: fifty thousand lines.
-            {"TRANSFORMERS_VERBOSITY": "error"},
-            # An engine has processes of its own: eight ranks with theirs are more than 24 GiB, and two took minutes.
-            sizes={"pp": "1", "cp": "1", "devices_per_node": "2"},
-            looks_closer=False,
-            known_stops=_KNOWN.get("2026.11", {}),
+        "TaskRunner hostname",
+    ),
+    ">=0.9": OfRelease(
+        (*_STANDINS, "npu_engine_0_23", "npu_experts_0_23", "npu_latent_0_23", "npu_training_0_9", "torchvision"),
+        (
+            "verl.workers.rollout.vllm_rollout.vllm_rollout=watch_v1:watch_updates",
+            "verl.workers.rollout.vllm_rollout.vllm_async_server=watch_v1:watch_server",
+            "verl.trainer.ppo.v1.trainer_base=watch_v1:watch_trainer",
+            "verl.utils.tracking=watch:watch_metrics",
+            "ray._private.services=watch:wait_for_ray",
+            "mbridge.utils.device=deepseek_on_cpu:name_the_device",
+            "vllm=deepseek_on_cpu:prepare_engine",
         ),
-    )
+        "TaskRunnerV1 pid=",
+        # MindSpeed asks every module of transformers 5, and each says so: fifty thousand lines.
+        {"TRANSFORMERS_VERBOSITY": "error"},
+        # An engine has processes of its own: eight ranks with theirs are more than 24 GiB, and two took minutes.
+        sizes={"pp": "1", "cp": "1", "devices_per_node": "2"},
+        looks_closer=False,
+    ),
 }
-FIRST = RELEASES[OLDEST_RELEASE]
+
+
+def _releases() -> dict[str, OfRelease]:
+    """Of every release, the newest first."""
+    compose()  # a script comes here too, which no conftest.py has prepared
+    dist, found = Distribution.load(REPO), {}
+    for release in dist.releases.values():
+        verl = {"verl": version_of(dist.stack("verl", release.stacks["verl"])) or "0"}
+        (of,) = (of for limits, of in _OF_VERL.items() if true_of({"verl": limits}, verl))
+        found[release.name] = replace(of, name=release.name, known_stops=_KNOWN.get(release.name, {}))
+    return found
+
+
+RELEASES = _releases()
+NEWEST, OLDEST = next(iter(RELEASES.values())), list(RELEASES.values())[-1]

@@ -1,8 +1,8 @@
 """Every shipped recipe, shrunk, through verl's own entry module on CPUs: two training steps, updates of the engine, a
-checkpoint, and its load. Writes one JSON file a recipe, and the table of docs/evidence/recipes.md.
+checkpoint, and its load. Writes one JSON file a recipe, and the table of docs/evidence/recipes-RELEASE.md.
 
-Usage: run.py --trees DIR [--release 2026.11] [--only PROFILE/RECIPE ...] [--compare off,one-rank,minus-one,pairs] [--out build/recipes]
-              [--records docs/evidence/recipes] [--table docs/evidence/recipes.md] [--timeout S]
+Usage: run.py --trees DIR [--release NAME] [--only PROFILE/RECIPE ...] [--compare off,one-rank,minus-one,pairs] [--out build/recipes]
+              [--records DIR] [--table FILE] [--timeout S]
        run.py --trees DIR --only PROFILE/RECIPE --steps N [--page FILE]      each update looked into, and no record
        run.py --trees DIR --only PROFILE/RECIPE --out DIR --with KEY=VALUE ... [--model PROFILE]   other settings, and no record
 The interpreter with torch is PATCHCTL_TORCH_PYTHON. What has a record of these trees and settings is not run again (--again): a
@@ -27,7 +27,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 from compare import compared
 from more_steps import more_steps
 from records import Records, State, state_of
-from releases import OLDEST_RELEASE, RELEASES, OfRelease
+from releases import NEWEST, RELEASES, OfRelease
 from runs import REPO, Ended, Place, paths, place_of, train
 from seen import BEHIND, answers_of, chosen, same_again, steps_of, update_seen, updates_of, why
 from shrunk import NOTHING, TABLE, Beside, Shrunk, recipes, shipped, shrunk, smaller
@@ -161,7 +161,7 @@ def arguments(given: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--trees", type=Path, required=True)
     parser.add_argument(
-        "--release", choices=list(RELEASES), default=OLDEST_RELEASE, help="the trees' release [%(default)s]"
+        "--release", choices=list(RELEASES), default=NEWEST.name, help="the trees' release [%(default)s]"
     )
     parser.add_argument("--only", nargs="*", default=[])
     parser.add_argument("--out", type=Path, default=REPO / "build/recipes")

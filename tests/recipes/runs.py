@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from memory import resident_bytes
-from releases import FIRST, OfRelease
+from releases import OLDEST, OfRelease
 from shrunk import REPO, TABLE, Shrunk
 
 from patchctl.training.recipes.read import Recipes
@@ -54,7 +54,7 @@ class Place:
     trees: Path
     python: Path
     folder: Path
-    of: OfRelease = FIRST
+    of: OfRelease = OLDEST
     packages: tuple[Path, ...] = ()
 
     def environment(self, **more: str) -> dict[str, str]:

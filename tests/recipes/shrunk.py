@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from releases import OLDEST_RELEASE
+from releases import OLDEST
 
-from patchctl.__main__ import compose
 from patchctl.catalog.chosen_release import on_release
 from patchctl.manifest.distribution import Distribution
 from patchctl.training.recipes.read import Key, Recipes, read_recipes
@@ -22,9 +21,8 @@ TABLE: dict[str, Any] = yaml.safe_load((Path(__file__).parent / "sizes.yaml").re
 TRAINED_IN_PARALLEL = ("tp", "pp", "cp", "sp")
 
 
-def recipes(release: str = OLDEST_RELEASE) -> Recipes:
+def recipes(release: str = OLDEST.name) -> Recipes:
     """Those of a release."""
-    compose()  # a script comes here too, which no conftest.py has prepared
     return read_recipes(on_release(Distribution.load(REPO), release, print))
 
 

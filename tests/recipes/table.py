@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from compare import LIMITS
-from releases import FIRST, OfRelease
+from releases import OLDEST, OfRelease
 from seen import BEHIND, TIE
 from shrunk import TABLE
 
@@ -89,7 +89,7 @@ What `tests/recipes/known.yaml` lists, and no other stop, leaves the exit status
 SIZES_HEAD = """\
 # What shrinking a recipe replaces
 
-For [the runs of shrunk recipes](recipes.md); made of `tests/recipes/sizes.yaml` by `make test-recipes`. Nothing else of a recipe is
+For the runs in `recipes-RELEASE.md`; made of `tests/recipes/sizes.yaml` by `make test-recipes`. Nothing else of a recipe is
 replaced, and no switch of a feature (`tests/recipes/test_shrunk.py`); what is computed from sizes follows them.
 
 Parallel sizes ({parallel}) become 2 where they were more.
@@ -102,17 +102,13 @@ def page(
     titles: Sequence[str],
     older: Mapping[tuple[str, str], Sequence[str]],
     since: Sequence[str],
-    of: OfRelease = FIRST,
+    of: OfRelease = OLDEST,
 ) -> str:
     """`older` are the runs, as (title, variant), that are not of today's patches and recipes, with what has changed of what the
     recipe needs; the variant is "" for a recipe's own.
     `since` names the patches that have changed, come or gone after the oldest of them."""
     changed = f" Changed since then:\n  {', '.join(since)}." if since else ""
-    other = (
-        {"on_release": "", "release": ""}
-        if of == FIRST
-        else {"on_release": f" of {of.name}", "release": f" RELEASE={of.name}"}
-    )
+    other = {"on_release": f" of {of.name}", "release": f" RELEASE={of.name}"}
     runs = [(title, name) for title, found in results.items() for name in ("", *found.get("compared", {}))]
     share = f"{sum(run in older for run in runs)} of {len(runs)} runs"
     text = HEAD.format(since=changed, folder=of.page, older=share, **other) + "".join(
@@ -126,7 +122,7 @@ def page(
     ]
     if rows:
         text += COMPARED.format(**LIMITS, behind=BEHIND, tie=TIE) + "".join(rows)
-    return text + (FOUND if of == FIRST else _known(of))
+    return text + (FOUND if of.looks_closer else _known(of))
 
 
 def _known(of: OfRelease) -> str:

@@ -15,7 +15,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 from compare import LIMITS, differences, faults
 from memory import resident_bytes
 from records import Records, locked_patches, locked_tips, settings_of
-from releases import RELEASES, OfRelease
+from releases import NEWEST, RELEASES, OfRelease
 from run import arguments, as_expected, beside, good
 from seen import same_again, updates_of
 from shrunk import REPO, TABLE, Beside, recipes, replaced, shipped, shrunk, smaller
@@ -111,8 +111,8 @@ def test_the_page_says_what_the_records_do(of: OfRelease) -> None:
 @pytest.mark.parametrize(
     "words",
     [
-        "--release 2026.11 --compare off",
-        "--release 2026.11 --only qwen2.5-1.5b/grpo --steps 3",
+        f"--release {NEWEST.name} --compare off",
+        f"--release {NEWEST.name} --only qwen2.5-1.5b/grpo --steps 3",
         "--only a/b --with A=1 --records kept",
         "--with A=1",
         "--release 2026.12",
@@ -133,12 +133,12 @@ def test_what_is_given_beside_a_recipe_is_an_override_or_a_variable() -> None:
 
 def test_sizes_of_a_release_make_a_recipe_smaller_only() -> None:
     def sizes(*key: str) -> dict[str, str]:
-        return smaller(resolve(OF_RELEASE["2026.11"], *key), RELEASES["2026.11"].sizes, {})
+        return smaller(resolve(OF_RELEASE[NEWEST.name], *key), NEWEST.sizes, {})
 
     assert sizes("qwen2.5-1.5b", "grpo") == {}
-    one = shrunk(OF_RELEASE["2026.11"], ("qwen3-235b", "grpo"), {}, sizes("qwen3-235b", "grpo"))
+    one = shrunk(OF_RELEASE[NEWEST.name], ("qwen3-235b", "grpo"), {}, sizes("qwen3-235b", "grpo"))
     assert (one.ranks, one.given.sizes["tp"], one.given.sizes["pp"]) == (2, "2", "1")
-    assert not [key for key in one.run(OF_RELEASE["2026.11"]).overrides if "pipeline_stage" in key]
+    assert not [key for key in one.run(OF_RELEASE[NEWEST.name]).overrides if "pipeline_stage" in key]
 
 
 @pytest.mark.parametrize("of", RELEASES.values(), ids=RELEASES)
@@ -151,7 +151,7 @@ def test_what_is_known_to_stop_was_seen_to(of: OfRelease) -> None:
 
 
 def test_only_the_stop_that_is_known_is_as_expected() -> None:
-    of, stopped = RELEASES["2026.11"], {"steps": 0, "update": None, "answers": [], "resumed": None}
+    of, stopped = NEWEST, {"steps": 0, "update": None, "answers": [], "resumed": None}
     known = replace(of, known_stops={"a/b": {"stops": "TypeError: one", "why": "it is so"}})
     assert as_expected(known, "a/b", stopped | {"why": "TypeError: one thing"})
     assert not as_expected(known, "a/b", stopped | {"why": "TypeError: another"})

@@ -233,7 +233,7 @@ def test_a_data_source_of_ones_own_needs_a_reward_of_ones_own(scripts: Scripts, 
 
     ended = prepare(scripts, "gsm8k", "--input", source, "--out", tmp_path / "out", "--data-source", "./gsm8k.json")
     assert ended.code == 0
-    assert "verl has none for ./gsm8k.json" in ended.out and "(2026.02: without reward.)" in ended.out
+    assert "verl has none for ./gsm8k.json" in ended.out and "(verl before 0.9: without reward.)" in ended.out
     assert "  reward.custom_reward_function.name=compute_score" in ended.out  # verl v0.9.0's v1 trainer reads no other
 
 

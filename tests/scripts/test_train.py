@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pins import newest, oldest
 from processes import free_port
 from shells import SCRIPTS, Program, Shell, alive, program, wait_until
 
@@ -33,6 +34,8 @@ ray.init(log_to_driver=False, logging_level="ERROR")
 look = ray.remote(num_cpus=0, resources={"NPU": 1})(lambda: dict(os.environ))
 print(json.dumps({"npu": ray.cluster_resources()["NPU"], "seen": ray.get(look.remote())}), flush=True)
 """
+
+OLD = oldest()
 
 
 @pytest.fixture
@@ -116,27 +119,27 @@ def test_preflight_is_asked_about_this_very_run(run: Training) -> None:
     assert "--accept /dev/shm" in line
 
 
-@pytest.mark.parametrize("said", ["--release 2026.02", "PATCHCTL_RELEASE", "grpo@2026.02"])
+@pytest.mark.parametrize("said", [f"--release {OLD}", "PATCHCTL_RELEASE", f"grpo@{OLD}"])
 def test_a_release_is_that_of_every_step(run: Training, said: str) -> None:
-    """2026.11, on which the profile is taken without a name, has no such recipe; the printed script may be run in another shell."""
-    recipe = "grpo-sam@2026.02" if said.startswith("grpo") else "grpo-sam"
+    """The newest, on which the profile is taken without a name, has no such recipe; the printed script may be run in another shell."""
+    recipe = f"grpo-sam@{OLD}" if said.startswith("grpo") else "grpo-sam"
     args = ["qwen3-32b", recipe, *(said.split() if said.startswith("--") else ()), "--dry-run"]
-    env = {"PATCHCTL_RELEASE": "2026.02"} if said == "PATCHCTL_RELEASE" else {}
+    env = {"PATCHCTL_RELEASE": OLD} if said == "PATCHCTL_RELEASE" else {}
     done = run.shell.run("train.sh", *args, **(run.env | env))
     assert done.returncode == 0, done.stderr
-    assert "# qwen3-32b/grpo-sam, release 2026.02: " in done.stdout
+    assert f"# qwen3-32b/grpo-sam, release {OLD}: " in done.stdout
     steps = [line for line in done.stdout.splitlines() if " --recipe grpo-sam" in line]
     assert len(steps) == 2  # preflight, and ray_cluster.sh status
     if env:
-        assert done.stdout.index("export PATCHCTL_RELEASE=2026.02\n") < done.stdout.index(steps[0])
+        assert done.stdout.index(f"export PATCHCTL_RELEASE={OLD}\n") < done.stdout.index(steps[0])
     else:
-        assert [line for line in steps if "--release 2026.02" not in line and "grpo-sam@2026.02" not in line] == []
+        assert [line for line in steps if f"--release {OLD}" not in line and f"grpo-sam@{OLD}" not in line] == []
 
 
 def test_a_recipe_of_another_release_is_told_with_its_release(run: Training) -> None:
     done = run.shell.run("train.sh", "qwen3-32b", "grpo-sam", "--dry-run", **run.env)
     assert (done.returncode, done.stdout) == (2, "")
-    assert "on 2026.11: it is one of 2026.02" in done.stderr and "export PATCHCTL_RELEASE=2026.02" in done.stderr
+    assert f"on {newest()}: it is one of {OLD}" in done.stderr and f"export PATCHCTL_RELEASE={OLD}" in done.stderr
 
 
 def test_nothing_starts_when_preflight_finds_something(run: Training) -> None:

@@ -81,7 +81,7 @@ def test_a_model_is_fetched_once(scripts: Scripts, served: Hub, published: Path,
 
 
 def _goes_on_within_a_file(scripts: Scripts) -> bool:
-    """huggingface_hub 1, of release 2026.11, begins the file anew that was not whole."""
+    """huggingface_hub 1 begins the file anew that was not whole."""
     ask = [str(scripts.python), "-c", "import huggingface_hub as h; print(h.__version__)"]
     return int(subprocess.run(ask, capture_output=True, text=True, check=True).stdout.partition(".")[0]) < 1
 

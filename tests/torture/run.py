@@ -115,13 +115,12 @@ def _scenario(scenario: Scenario, place: Path, options: argparse.Namespace, bega
 
 
 def _spread(count: int, share: int | None, weight: int) -> list[int]:
-    """The numbers of the points, from 1: all, or `share` of them, fewer of those that take long."""
-    if share is None or share >= count:
-        return list(range(1, count + 1))
-    share = -(-share // weight)
-    if share == 1:
-        return [1 + count // 2]
-    return sorted({1 + round(i * (count - 1) / (share - 1)) for i in range(share)})
+    """The numbers of the points, from 1: all, or `share` of them, fewer of those that take long.
+
+    Each from the middle of its part: the very last call is not reached where a run makes one call less than the run that was counted.
+    """
+    share = count if share is None else min(count, -(-share // weight))
+    return [1 + int((i + 0.5) * count / share) for i in range(share)]
 
 
 def _read(folder: Path, name: str) -> Iterable[dict[str, Any]]:

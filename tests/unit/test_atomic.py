@@ -237,6 +237,7 @@ ALLOWED = {
     "rebase/rebase_worktree.py:remove": "the same, before it is taken away",
     "requirements/inputs.py:write_inputs": _SCRATCH,
     "requirements/resolver.py:_compiled": _SCRATCH,
+    "requirements/resolver.py:_installable": _SCRATCH,
     "scratch.py:_held_folder": _SCRATCH,
     "source/cache.py:new_repository": _STAGED,
     "source/cache.py:seal": _STAGED,

@@ -122,7 +122,6 @@ def diff(app: App, one: str, other: str, profile: str | None, as_json: bool) -> 
 
     \b
     patchctl recipe diff qwen3-8b/dapo qwen3-8b/grpo
-    patchctl recipe diff qwen3-32b/grpo@2026.02 qwen3-32b/grpo@2026.11
     """
     from patchctl.training.recipes.compare import differences
     from patchctl.training.report.recipes import diff_output, diff_text

@@ -1,4 +1,4 @@
-"""Probe: what the engine of release 2026.11 answers after its weights have changed, with a prefix of the prompt in its cache.
+"""Probe: what the engine under verl 0.9 answers after its weights have changed, with a prefix of the prompt in its cache.
 
 Usage: probe_stale_caches_v1.py MODEL. Real: vllm's LLM with vllm-ascend's worker, and verl's vLLMHttpServer.clear_kv_cache, which is called as
 verl's update_weights calls it; the engine's process is this one. Prints for each step how many tokens of the prompt came from the cache, the

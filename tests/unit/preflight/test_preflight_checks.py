@@ -28,6 +28,7 @@ from machines import (
     workspace,
     write_machine,
 )
+from pins import oldest
 from preflight_cases import Look, case_of, distribution
 
 from patchctl.findings.report import Finding
@@ -210,8 +211,8 @@ def test_commands_that_are_advised_name_the_release(look: Look) -> None:
     """A profile alone is taken on another release, whose lock and variables these are not."""
     other = json.dumps(ENVIRONMENT | {"TASK_QUEUE_ENABLE": "7"})
     found = look(pip_list="[]", environment=other)
-    assert "patchctl requirements --profile qwen3-235b --release 2026.02 " in str(one(found, "packages").todo)
-    assert '"$(patchctl env -p qwen3-235b -r grpo@2026.02)"' in str(found["TASK_QUEUE_ENABLE"][-1].todo)
+    assert f"patchctl requirements --profile qwen3-235b --release {oldest()} " in str(one(found, "packages").todo)
+    assert f'"$(patchctl env -p qwen3-235b -r grpo@{oldest()})"' in str(found["TASK_QUEUE_ENABLE"][-1].todo)
 
 
 def test_the_driver_by_npu_smi_where_its_file_is_not_mounted(look: Look) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+from pins import oldest
+
 from patchctl.check.requirements import check_requirements
 from patchctl.check.series import read_series
 from patchctl.findings.report import Finding, Report
@@ -12,7 +14,7 @@ from patchctl.manifest.distribution import Distribution
 from patchctl.training.recipes.packages import check_packages
 
 REPO = Path(__file__).resolve().parents[3]
-SET = "manifests/requirements/2026.02"
+SET = f"manifests/requirements/{oldest()}"
 PROFILES = ("deepseek-r1", "qwen2.5-1.5b", "qwen3-235b", "qwen3-32b", "qwen3-8b")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from pins import oldest
 from real_set import REPO
 
 from patchctl.manifest.distribution import Distribution
@@ -10,7 +11,7 @@ from patchctl.manifest.requirement_types import PLATFORMS, Platform
 from patchctl.requirements.compare import Wanted, compare
 from patchctl.requirements.sets import read_set
 
-SET = read_set(Distribution.load(REPO), "2026.02")
+SET = read_set(Distribution.load(REPO), oldest())
 
 
 def wanted(platform: Platform = "x86_64") -> Wanted:

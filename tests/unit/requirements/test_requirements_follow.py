@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from pins import oldest
 from real_set import REPO, SET, copy_of_ours, edit, findings
 
 from patchctl.manifest.distribution import Distribution
@@ -16,11 +18,11 @@ from patchctl.training.recipes.resolve import resolve
 pytestmark = pytest.mark.heavy("resolves requirements")
 
 LOCKS = {f"{SET}/x86_64.txt", f"{SET}/aarch64.txt"}
-GRPO = "manifests/recipes/2026.02/qwen3-32b/grpo.yaml"
+GRPO = f"manifests/recipes/{oldest()}/qwen3-32b/grpo.yaml"
 REWARD = "scripts/rewards/deepscaler.py"
 # The recipe with the path, and those that inherit it.
 WITH_REWARD = {path.relative_to(REPO).as_posix() for path in (REPO / GRPO).parent.glob("grpo*.yaml")}
-RELEASE = "manifests/releases/2026.02.yaml"
+RELEASE = f"manifests/releases/{oldest()}.yaml"
 BLOCK = '# dependencies = ["mathruler"]\n'
 
 
@@ -54,9 +56,9 @@ FAULTS = (
     Fault("a_runtime", "requirements-lock", LOCKS, "no longer follows",
           one(RELEASE, 'transformers: "4.57.6"', 'transformers: "4.57.3"')),
     Fault("runtimes_that_differ", "manifest", {f"{SET}/set.yaml"}, "each needs a set of its own",
-          one("manifests/profiles/qwen3-8b.yaml", '"2026.02": {}', '"2026.02": {leaves_out: [mindspeed]}')),
-    Fault("a_set_that_is_not_there", "manifest", {"manifests/profiles/deepseek-r1.yaml"}, "did you mean '2026.02'?",
-          one(RELEASE, 'requirements: "2026.02"', 'requirements: "2026.03"')),
+          one("manifests/profiles/qwen3-8b.yaml", f'"{oldest()}": {{}}', f'"{oldest()}": {{leaves_out: [mindspeed]}}')),
+    Fault("a_set_that_is_not_there", "manifest", {"manifests/profiles/deepseek-r1.yaml"}, f"did you mean '{oldest()}'?",
+          one(RELEASE, f'requirements: "{oldest()}"', 'requirements: "2026.03"')),
     Fault("a_need_of_a_recipe", "requirements-lock", LOCKS, "no longer follows",
           one(GRPO, "needs_packages: [mathruler]", "needs_packages: [mathruler, swanlab]")),
     Fault("a_lock_that_was_edited", "requirements-lock", {f"{SET}/aarch64.txt"}, "it was edited",
@@ -104,3 +106,33 @@ def test_the_recipes_that_need_mathruler() -> None:
     needing = {run.title for run in runs if "mathruler" in run.needs_packages}
     assert needing == {run.title for run in runs if any(REWARD in path.what for path in run.paths.values())}
     assert {"deepseek-r1/grpo", "qwen3-32b/grpo", "qwen3-235b/grpo", "qwen3-235b/grpo-hdp"} <= needing
+
+
+def release_with_a_stack_of_its_own(root: Path) -> Path:
+    """A release more, as the newest but for a stack of vllm-ascend at the same pin; returns the list of that pin's files."""
+    newest = next(iter(Distribution.load(root).releases.values()))
+    stacks, trees = root / "manifests/stacks/vllm-ascend", root / "manifests/trees/vllm-ascend"
+    old = newest.stacks["vllm-ascend"]
+    text = (stacks / f"{old}.yaml").read_text().replace(f"\nname: {old}\n", "\nname: mine\n")
+    (stacks / "mine.yaml").write_text(text)
+    shutil.copytree(root / "patches/vllm-ascend" / old, root / "patches/vllm-ascend/mine")
+    lines = [
+        "schema: 1",
+        'name: "2099.01"',
+        "summary: Next.",
+        f'extends: "{newest.name}"',
+        "stacks: {vllm-ascend: mine}",
+    ]
+    (root / "manifests/releases/2099.01.yaml").write_text("\n".join(lines) + "\n")
+    listed = (trees / f"{old}.tsv").read_text()
+    (trees / "mine.tsv").write_text(listed.replace(f"# vllm-ascend {old}: ", "# vllm-ascend mine: "))
+    return trees / "mine.tsv"
+
+
+def test_a_release_may_have_the_locks_of_the_one_that_it_extends_while_its_trees_declare_the_same(root: Path) -> None:
+    listed = release_with_a_stack_of_its_own(root)
+    assert findings(root) == []
+    edit(root, listed.relative_to(root).as_posix(), blob(root, "vllm-ascend/mine", "requirements.txt"), "0" * 40)
+    (found,) = findings(root)
+    assert found.rule == "requirements-lock" and "vllm-ascend/requirements.txt is not that of the pin" in found.message
+    assert "mine has 000000000000" in found.message

@@ -10,8 +10,11 @@ from types import ModuleType
 
 import pytest
 
+from patchctl.manifest.types import Release
+
 pytestmark = pytest.mark.heavy("runs pytest in processes of its own")
 
+FIRST, SECOND, THIRD = "2001.02", "2001.03", "2001.04"
 SCRIPT = Path(__file__).resolve().parents[3] / "scripts" / "compare_upstream_suites.py"
 
 SUITES = """
@@ -44,8 +47,11 @@ def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     monkeypatch.setattr(sys, "path", list(sys.path))
     spec.loader.exec_module(module)
     monkeypatch.setattr(module, "SUITES", tmp_path)
+    extends = {FIRST: None, SECOND: None, THIRD: SECOND}
+    releases = {name: Release(1, name, "One.", base) for name, base in extends.items()}
+    monkeypatch.setattr(module, "releases", lambda: releases)
     monkeypatch.setenv("PATCHCTL_TORCH_PYTHON", sys.executable)
-    (tmp_path / "suites.yaml").write_text(SUITES)
+    (tmp_path / f"suites-{FIRST}.yaml").write_text(SUITES)
     for side in ("base", "patched"):
         tests = tmp_path / side / "thing" / "tests"
         tests.mkdir(parents=True)
@@ -54,13 +60,22 @@ def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     return module
 
 
-def run(script: ModuleType, folder: Path, *more: str) -> int:
-    options = ["--base", str(folder / "base"), "--patched", str(folder / "patched"), "--out", str(folder / "out")]
+def run(script: ModuleType, folder: Path, *more: str, release: str = FIRST) -> int:
+    options = [
+        "--release",
+        release,
+        "--base",
+        str(folder / "base"),
+        "--patched",
+        str(folder / "patched"),
+        "--out",
+        str(folder / "out"),
+    ]
     return int(script.main([*options, *more]))
 
 
 def report(folder: Path) -> dict[str, object]:
-    (suite,) = json.loads((folder / "out/upstream-suites.json").read_text())["suites"]
+    (suite,) = json.loads((folder / "out/upstream-suites-2001.02.json").read_text())["suites"]
     return dict(suite)
 
 
@@ -73,7 +88,7 @@ def test_same_outcomes(script: ModuleType, tmp_path: Path, monkeypatch: pytest.M
     assert suite["not_passed"] == {"tests/test_it.py::test_red": "failed"}
     for path in (tmp_path / "out").iterdir():
         assert str(tmp_path) not in path.read_text()
-    assert "needs a network" in (tmp_path / "out/upstream-suites.md").read_text()
+    assert "needs a network" in (tmp_path / "out/upstream-suites-2001.02.md").read_text()
 
 
 def test_what_is_on_record_of_the_unpatched_tree_is_not_run_again(
@@ -106,7 +121,7 @@ def test_difference_is_rerun_and_named(script: ModuleType, tmp_path: Path, capsy
         "expected": "",
     }
     assert "differs: tests/test_it.py::TestValue::test_value[1]: passed / failed" in capsys.readouterr().out
-    assert "| thing.py |" in (tmp_path / "out/upstream-suites.md").read_text().replace("`", "")
+    assert "| thing.py |" in (tmp_path / "out/upstream-suites-2001.02.md").read_text().replace("`", "")
 
 
 def test_flaky_is_what_differs_within_one_tree(script: ModuleType, tmp_path: Path) -> None:
@@ -127,7 +142,7 @@ def test_flaky():
     (difference,) = report(tmp_path)["differences"]  # type: ignore[misc]
     assert difference["test"] == "tests/test_flaky.py::test_flaky"
     assert difference["alone_base"] == ["failed", "passed", "failed"]
-    assert "1 flaky" in (tmp_path / "out/upstream-suites.md").read_text()
+    assert "1 flaky" in (tmp_path / "out/upstream-suites-2001.02.md").read_text()
 
 
 def test_file_that_cannot_be_collected_is_a_difference(
@@ -168,16 +183,16 @@ SWITCH = """
 
 
 def both(folder: Path) -> list[dict[str, object]]:
-    return list(json.loads((folder / "out/upstream-suites.json").read_text())["suites"])
+    return list(json.loads((folder / "out/upstream-suites-2001.02.json").read_text())["suites"])
 
 
 def test_feature_on_by_another_default(script: ModuleType, tmp_path: Path) -> None:
-    (tmp_path / "suites.yaml").write_text(SUITES + SWITCH.lstrip("\n"))
+    (tmp_path / f"suites-{FIRST}.yaml").write_text(SUITES + SWITCH.lstrip("\n"))
     assert run(script, tmp_path) == 0
     off, on = both(tmp_path)
     assert (off["feature"], off["status"], off["differences"]) == ("", "same", [])
     assert (on["feature"], on["status"], on["patched"]) == ("larger", "same", {"failed": 2, "passed": 2})
-    page = (tmp_path / "out/upstream-suites.md").read_text()
+    page = (tmp_path / "out/upstream-suites-2001.02.md").read_text()
     assert "| small, larger on |" in page and "it asserts upstream's value" in page
     assert (tmp_path / "patched/thing/thing.py").read_text() == "VALUE = 1\n"
     assert run(script, tmp_path, "--off-only") == 0
@@ -187,7 +202,7 @@ def test_feature_on_by_another_default(script: ModuleType, tmp_path: Path) -> No
 def test_quick_leaves_slow_suites_out_and_says_so(
     script: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (tmp_path / "suites.yaml").write_text(SUITES + "    slow: true\n")
+    (tmp_path / f"suites-{FIRST}.yaml").write_text(SUITES + "    slow: true\n")
     assert run(script, tmp_path, "--quick") == 1  # nothing else was there to compare
     assert "left out: small: slow; `make test-upstream` runs it" in capsys.readouterr().out
     assert run(script, tmp_path) == 0
@@ -198,21 +213,21 @@ def test_feature_on_that_changes_a_test_is_a_difference(
 ) -> None:
     monkeypatch.setattr(script, "RERUNS", 1)
     switch = SWITCH.replace("test_value[1]", "test_value[2]").lstrip("\n")
-    (tmp_path / "suites.yaml").write_text(SUITES + switch)
+    (tmp_path / f"suites-{FIRST}.yaml").write_text(SUITES + switch)
     assert run(script, tmp_path) == 1
     assert [one["status"] for one in both(tmp_path)] == ["same", "DIFFERENT"]
 
 
 def test_feature_on_by_a_variable(script: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(script, "RERUNS", 1)
-    (tmp_path / "suites.yaml").write_text(SUITES + "    switches: [{feature: larger, env: {LARGER: '1'}}]\n")
+    (tmp_path / f"suites-{FIRST}.yaml").write_text(SUITES + "    switches: [{feature: larger, env: {LARGER: '1'}}]\n")
     (tmp_path / "patched/thing/thing.py").write_text("import os\nVALUE = 2 if os.environ.get('LARGER') else 1\n")
     assert run(script, tmp_path) == 1
     assert [one["status"] for one in both(tmp_path)] == ["same", "DIFFERENT"]
 
 
 def test_default_that_is_not_in_one_place(script: ModuleType, tmp_path: Path) -> None:
-    (tmp_path / "suites.yaml").write_text(SUITES + SWITCH.lstrip("\n").replace("VALUE = 1", "VALUE"))
+    (tmp_path / f"suites-{FIRST}.yaml").write_text(SUITES + SWITCH.lstrip("\n").replace("VALUE = 1", "VALUE"))
     (tmp_path / "patched/thing/thing.py").write_text("VALUE = 1\nOTHER = VALUE\n")
     with pytest.raises(ValueError, match="holds 'VALUE' 2 times"):
         run(script, tmp_path)
@@ -235,33 +250,34 @@ def test_one_rank(): assert os.environ["RANK"] == "0"
         (tmp_path / side / "thing/tests/test_ranks.py").write_text(ranks)
     edit = '[{file: tests/test_ranks.py, replace: "SEEN == 2", with: "SEEN == 1", reason: the plugin has one}]'
     own = SUITES.replace("args: [tests]", f"args: [tests/test_ranks.py]\n    edits: {edit}")
-    (tmp_path / "suites.yaml").write_text(own + "    plugin: quiet\n    procs: 2\n")
+    (tmp_path / f"suites-{FIRST}.yaml").write_text(own + "    plugin: quiet\n    procs: 2\n")
     assert run(script, tmp_path) == 0
     suite = report(tmp_path)
     assert suite["base"] == suite["patched"] == {"failed": 1, "passed": 1}
     assert suite["not_passed"] == {"tests/test_ranks.py::test_one_rank": "failed"}
-    page = (tmp_path / "out/upstream-suites.md").read_text()
+    page = (tmp_path / "out/upstream-suites-2001.02.md").read_text()
     assert "the plugin has one" in page and "in 2 ranks" in page
 
 
 def test_edit_that_upstream_has_overtaken(script: ModuleType, tmp_path: Path) -> None:
     edit = "[{file: tests/test_it.py, replace: nothing like it, with: more, reason: it is slow}]"
-    (tmp_path / "suites.yaml").write_text(SUITES + f"    edits: {edit}\n")
+    (tmp_path / f"suites-{FIRST}.yaml").write_text(SUITES + f"    edits: {edit}\n")
     with pytest.raises(ValueError, match="does not hold 'nothing like it'"):
         run(script, tmp_path)
-    (tmp_path / "suites.yaml").write_text(SUITES + "    edits: [{file: a, replace: b, with: c, reason: ''}]\n")
+    (tmp_path / f"suites-{FIRST}.yaml").write_text(SUITES + "    edits: [{file: a, replace: b, with: c, reason: ''}]\n")
     with pytest.raises(ValueError, match="each edit needs a reason"):
         run(script, tmp_path)
 
 
 def test_another_release_has_files_of_its_own(script: ModuleType, tmp_path: Path) -> None:
-    """Its list alone is read, and its evidence leaves that of the first release as it is."""
-    (tmp_path / "suites-2026.11.yaml").write_text(SUITES.replace("small", "newer"))
+    """Its list alone is read, or that of the one which it extends, and its evidence leaves that of the others as it is."""
+    (tmp_path / f"suites-{SECOND}.yaml").write_text(SUITES.replace("small", "newer"))
     assert run(script, tmp_path) == 0
-    before = {path.name: path.read_text() for path in (tmp_path / "out").iterdir()}
-    assert run(script, tmp_path, "--release", "2026.11") == 0
-    after = {path.name: path.read_text() for path in (tmp_path / "out").iterdir()}
-    assert after.keys() - before.keys() == {"upstream-suites-2026.11.json", "upstream-suites-2026.11.md"}
-    assert before.items() <= after.items()
-    newer = json.loads(after["upstream-suites-2026.11.json"])
-    assert [one["suite"] for one in newer["suites"]] == ["newer"] and "--release 2026.11" in newer["command"]
+    for name in (SECOND, THIRD):
+        before = {path.name: path.read_text() for path in (tmp_path / "out").iterdir()}
+        assert run(script, tmp_path, release=name) == 0
+        after = {path.name: path.read_text() for path in (tmp_path / "out").iterdir()}
+        assert after.keys() - before.keys() == {f"upstream-suites-{name}.json", f"upstream-suites-{name}.md"}
+        assert before.items() <= after.items()
+        newer = json.loads(after[f"upstream-suites-{name}.json"])
+        assert [one["suite"] for one in newer["suites"]] == ["newer"] and f"--release {name}" in newer["command"]
