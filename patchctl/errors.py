@@ -6,7 +6,9 @@ The exit codes are a contract with CI jobs; docs/exit-codes.md lists them for us
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
+
+from patchctl.doc import Doc
 
 DONE = 0
 FINDINGS = 1
@@ -86,8 +88,8 @@ class BadPatch(PatchctlError):
 class Tried:
     """A place where a source was looked for, and why it was not available there. Never contains credentials."""
 
-    place: str
-    reason: str
+    place: Annotated[str, Doc("an address, a folder, the cache")]
+    reason: Annotated[str, Doc("why it was not had there")]
 
 
 class SourceUnavailable(PatchctlError):

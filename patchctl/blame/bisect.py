@@ -14,9 +14,10 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 from patchctl import process_group
+from patchctl.doc import Doc
 from patchctl.errors import WrongUse
 from patchctl.manifest.distribution import Distribution
 from patchctl.manifest.types import Profile
@@ -41,12 +42,12 @@ class Unit:
 
 @dataclass(frozen=True)
 class BisectRun:
-    """One run of the command: with how many of the units, how it ended and in what time."""
+    """One run of the command."""
 
-    applied: int
-    outcome: Outcome
-    code: int
-    seconds: float
+    applied: Annotated[int, Doc("how many of `order` were applied")]
+    outcome: Annotated[Outcome, Doc("good, bad or skipped")]
+    code: Annotated[int, Doc("the command's exit code; negative for a signal")]
+    seconds: Annotated[float, Doc("what it took, without making the trees")]
 
 
 @dataclass(frozen=True)

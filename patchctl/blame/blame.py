@@ -13,10 +13,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
+from typing import Annotated
 
 from patchctl.blame.line_owners import line_before, matching, owners_by_git, owners_of
 from patchctl.blame.log_lines import frames
 from patchctl.catalog.pages import PageEntry
+from patchctl.doc import Doc, Spread
 from patchctl.errors import DoesNotApply, PatchctlError, SourceUnavailable, WrongUse
 from patchctl.git.catfile import ObjectReader
 from patchctl.git.objects import object_id
@@ -38,31 +40,35 @@ _LARGEST_SOURCE = 16 << 20
 
 @dataclass(frozen=True)
 class SourceLine:
-    """A line of a file; `said` is its text in a traceback, `function` the one around it, `count` how often it occurs."""
+    """A line of a file."""
 
-    file: str
-    line: int
-    function: str | None = None
-    said: str | None = None
-    count: int = 1
+    file: Annotated[str, Doc("as it was asked for")]
+    line: Annotated[int, Doc("from 1")]
+    function: Annotated[str | None, Doc("the function that a traceback says it is in")] = None
+    said: Annotated[str | None, Doc("the text that a traceback shows for it")] = None
+    count: Annotated[int, Doc("how often the traceback, of every rank and process, has this line")] = 1
 
 
 @dataclass(frozen=True)
 class Blamed:
-    """A line and its owner: a feature, "upstream", "edit" (written since the apply), or None with `why` it is unknown. `told_by` is
-    workspace, content or traceback; `page` is relative to the distribution's root."""
+    """A line and its owner."""
 
-    place: SourceLine
-    owner: str | None
-    upstream: str | None = None
-    stack: str | None = None
-    path: str | None = None
-    patch: str | None = None
-    page: str | None = None
-    switch: str | None = None
-    text: str | None = None
-    told_by: str | None = None
-    why: str | None = None
+    place: Annotated[SourceLine, Spread()]
+    owner: Annotated[str | None, Doc("a feature, upstream, edit (written here since), or null where nobody can tell")]
+    upstream: Annotated[str | None, Doc("null where no upstream has a file of this name")] = None
+    stack: Annotated[
+        str | None,
+        Doc(
+            "the stack whose file it is, of several the first (`why` names the others); null where none of several has the line"
+        ),
+    ] = None
+    path: Annotated[str | None, Doc("in the upstream's tree")] = None
+    patch: Annotated[str | None, Doc("the patch's file, of a feature")] = None
+    page: Annotated[str | None, Doc("its page, where the distribution has it")] = None
+    switch: Annotated[str | None, Doc("its switch")] = None
+    text: Annotated[str | None, Doc("the line")] = None
+    told_by: Annotated[str | None, Doc("workspace, content or traceback")] = None
+    why: Annotated[str | None, Doc("why nobody can tell, or what is not certain")] = None
 
 
 UPSTREAM, EDIT = "upstream", "edit"

@@ -6,8 +6,10 @@ import difflib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 from patchctl.blame.line_owners import owners_by_git
+from patchctl.doc import Doc
 from patchctl.errors import BrokenRepository, WrongUse
 from patchctl.git.catfile import ObjectReader
 from patchctl.git.run import GitFailed
@@ -23,32 +25,31 @@ UPSTREAM = "upstream"
 
 @dataclass(frozen=True)
 class EditedHunk:
-    """One hunk: its `line` in the edited file, the `owners` of the lines it changes (features, or "upstream"), `diff` with its @@
-    line."""
+    """One hunk."""
 
-    line: int
-    owners: tuple[str, ...]
-    diff: tuple[str, ...]
+    line: Annotated[int, Doc("its first changed line in the file that is there")]
+    owners: Annotated[tuple[str, ...], Doc("whose lines it changes: features, or upstream")]
+    diff: Annotated[tuple[str, ...], Doc("its lines, the first begins with @@")]
 
 
 @dataclass(frozen=True)
 class EditedFile:
-    """An edited file: changed, deleted, or binary (changed, without lines to show)."""
+    """An edited file."""
 
-    path: str
-    state: str
-    hunks: tuple[EditedHunk, ...] = ()
+    path: Annotated[str, Doc("in the tree")]
+    state: Annotated[str, Doc("changed, deleted or binary")]
+    hunks: Annotated[tuple[EditedHunk, ...], Doc("none unless it is changed")] = ()
 
 
 @dataclass(frozen=True)
 class EditedTree:
-    """A tree of the workspace; `problem` says why it cannot be read."""
+    """A tree of the workspace."""
 
-    upstream: str
-    stack: str
-    folder: str
-    files: tuple[EditedFile, ...] = ()
-    problem: str | None = None
+    upstream: Annotated[str, Doc("its name")]
+    stack: Annotated[str, Doc("the stack's name")]
+    folder: Annotated[str, Doc("the full path")]
+    files: Annotated[tuple[EditedFile, ...], Doc("files that are not as they were applied")] = ()
+    problem: Annotated[str | None, Doc("why the tree cannot be looked at")] = None
 
 
 def drift_of_workspace(workspace: Path) -> list[EditedTree]:

@@ -259,7 +259,7 @@ def _source(
     check_base(base)
     if form == "git":
         member = f"sources/git/{name}/{base.commit}.pack"
-        source = BundledSource(name, form, member, commit=base.commit, tree=base.tree)
+        source = BundledSource(name, form, base.commit, None, member, tree=base.tree)
         return source, _part(member, write_pack(base, folder / f"{name}.git"))
     archive, sdist = cache.kept_archive(base.repo), stack.pin.sdist
     assert archive is not None and sdist is not None
@@ -268,7 +268,7 @@ def _source(
     part = _part(member, archive)
     if part.member.sha256 != sdist.sha256:
         raise _edited(archive)
-    return BundledSource(name, form, member, version=sdist.version, sha256=sdist.sha256), part
+    return BundledSource(name, form, None, sdist.version, member, sha256=sdist.sha256), part
 
 
 def write_pack(base: Base, folder: Path) -> Path:

@@ -17,8 +17,9 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Annotated, Any
 
+from patchctl.doc import Doc
 from patchctl.patch.names import collision_key, why_refused
 
 VERSION = 1
@@ -55,11 +56,11 @@ class NewerBundle(Exception):
 
 @dataclass(frozen=True)
 class BundleMember:
-    """A file of the bundle: name below the top folder, size in bytes, digest, executable bit."""
+    """A file of the bundle."""
 
-    name: str
-    size: int
-    sha256: str
+    name: Annotated[str, Doc("below the top folder")]
+    size: Annotated[int, Doc("bytes")]
+    sha256: Annotated[str, Doc("its digest")]
     executable: bool = False
 
 
@@ -67,12 +68,12 @@ class BundleMember:
 class BundledSource:
     """One form of an upstream's pin. Form git has `commit` and `tree`, form sdist `version` and `sha256`."""
 
-    upstream: str
-    form: str
-    member: str
-    commit: str | None = None
+    upstream: Annotated[str, Doc("its name")]
+    form: Annotated[str, Doc("git or sdist")]
+    commit: Annotated[str | None, Doc("form git: the pinned commit")]
+    version: Annotated[str | None, Doc("form sdist: the version")]
+    member: Annotated[str, Doc("its file in the bundle")]
     tree: str | None = None
-    version: str | None = None
     sha256: str | None = None
 
 

@@ -22,8 +22,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, Annotated
 
+from patchctl.doc import Doc
 from patchctl.errors import NotTrusted, WrongUse
 from patchctl.terminal.text import one_line, visible_line
 
@@ -55,18 +56,20 @@ class Trust:
 
 @dataclass(frozen=True)
 class Signer:
-    """Who signed: identity in the list of allowed signers (None if not checked), key type and fingerprint."""
+    """Who signed."""
 
-    principal: str | None
-    key: str
+    principal: Annotated[str | None, Doc("the identity in the list of allowed signers; null when it is created")]
+    key: Annotated[str, Doc("kind and fingerprint of the key")]
 
 
 @dataclass(frozen=True)
 class Signature:
     """The good signatures in `file`. `sha256` is the digest of the signed bytes."""
 
-    file: Path
-    signers: tuple[Signer, ...]
+    file: Annotated[Path, Doc("where it is")]
+    signers: Annotated[
+        tuple[Signer, ...], Doc("who signed; of a bundle that is checked, those whom the list of allowed signers has")
+    ]
     sha256: str
 
 

@@ -7,9 +7,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path, PurePosixPath
+from typing import Annotated
 
 from patchctl.catalog.evidence import mutants_of, tests_of
 from patchctl.catalog.linted import LintedPatch
+from patchctl.doc import Doc
 from patchctl.errors import WrongUse
 from patchctl.manifest.diagnostics import did_you_mean, nearest, quoted
 from patchctl.manifest.distribution import Distribution
@@ -20,106 +22,106 @@ from patchctl.stack.select import parse_feature
 
 @dataclass(frozen=True)
 class ProfileRow:
-    """A profile: `stacks` by upstream, `runtime` versions by requirement, number of patches applied."""
+    """A profile."""
 
-    name: str
-    summary: str
-    stacks: dict[str, str]
-    without: tuple[str, ...]
-    runtime: dict[str, str]
-    patches: int
-    release: str | None = None
+    name: Annotated[str, Doc("its name")]
+    summary: Annotated[str, Doc("what it is for")]
+    stacks: Annotated[dict[str, str], Doc("by upstream: the stack")]
+    without: Annotated[tuple[str, ...], Doc("features that it leaves out")]
+    runtime: Annotated[dict[str, str], Doc("by requirement: the version")]
+    patches: Annotated[int, Doc("how many it applies")]
+    release: Annotated[str | None, Doc("the release; null where the profile names its stacks itself")] = None
 
 
 @dataclass(frozen=True)
 class ReleaseRow:
-    """A release: `stacks` by upstream, `runtime` by requirement, `pinned` commits by upstream, its profiles."""
+    """A release."""
 
-    name: str
-    summary: str
-    stacks: dict[str, str]
-    runtime: dict[str, str]
-    requirements: str | None
-    pinned: dict[str, str]
-    environment: str | None
-    profiles: tuple[str, ...]
+    name: Annotated[str, Doc("its name, its month")]
+    summary: Annotated[str, Doc("what it is")]
+    stacks: Annotated[dict[str, str], Doc("by upstream: the stack")]
+    runtime: Annotated[dict[str, str], Doc("by requirement: the version")]
+    requirements: Annotated[str | None, Doc("the folder in `manifests/requirements/`")]
+    pinned: Annotated[dict[str, str], Doc("by upstream that is not patched: the commit")]
+    environment: Annotated[str | None, Doc("the virtual environment of its behaviour tests")]
+    profiles: Annotated[tuple[str, ...], Doc("the profiles that stand on it")]
 
 
 @dataclass(frozen=True)
 class StackRow:
-    """A stack and its pin. `extends` is the stack whose patches come first, `profiles` are those that use it."""
+    """A stack and its pin."""
 
-    upstream: str
-    stack: str
-    commit: str
-    tag: str | None
-    sdist: str | None
-    extends: str | None
-    patches: int
-    profiles: tuple[str, ...]
+    upstream: Annotated[str, Doc("its name")]
+    stack: Annotated[str, Doc("the stack's name")]
+    commit: Annotated[str, Doc("the pin: its commit, or `sdist:SHA256` where the source distribution alone is pinned")]
+    tag: Annotated[str | None, Doc("the tag that named it")]
+    sdist: Annotated[str | None, Doc("the version of the source distribution")]
+    extends: Annotated[str | None, Doc("the stack whose patches come first")]
+    patches: Annotated[int, Doc("how many, those of `extends` included")]
+    profiles: Annotated[tuple[str, ...], Doc("the profiles that use it")]
 
 
 @dataclass(frozen=True)
 class PatchRow:
     """A patch in a stack. `profiles` apply it: a profile may use the stack but leave the patch out."""
 
-    upstream: str
-    stack: str
-    number: int
-    file: str
-    kind: str
-    feature: str
-    subject: str
-    switch: str | None
-    upstream_status: str | None
-    profiles: tuple[str, ...]
+    upstream: Annotated[str, Doc("its upstream")]
+    stack: Annotated[str, Doc("the stack's name")]
+    number: Annotated[int, Doc("its place in the stack, from 1")]
+    file: Annotated[str, Doc("the file's name")]
+    kind: Annotated[str, Doc("feature or bugfix")]
+    feature: Annotated[str, Doc("its feature")]
+    subject: Annotated[str, Doc("what it does")]
+    switch: Annotated[str | None, Doc("the setting that turns it on; none for a fix")]
+    upstream_status: Annotated[str | None, Doc("Pending, Submitted, Backport, Inappropriate")]
+    profiles: Annotated[tuple[str, ...], Doc("the profiles that apply it")]
 
 
 @dataclass(frozen=True)
 class RequirementRow:
-    """Something that profiles run on: kind, name on the package index, version wanted by each profile."""
+    """Something that profiles run on."""
 
-    name: str
-    summary: str
-    kind: str
-    distribution: str | None
-    versions: dict[str, str]
+    name: Annotated[str, Doc("its name")]
+    summary: Annotated[str, Doc("what it is")]
+    kind: Annotated[str, Doc("python or system")]
+    distribution: Annotated[str | None, Doc("its name on the package index")]
+    versions: Annotated[dict[str, str], Doc("by profile: the version that it was chosen for")]
 
 
 @dataclass(frozen=True)
 class FileRow:
-    """A file of a patch: add, delete, modify, rename, copy or carried; lines added and removed (None: binary)."""
+    """A file of a patch."""
 
-    path: str
-    change: str
-    added: int | None
-    removed: int | None
+    path: Annotated[str, Doc("in the upstream tree")]
+    change: Annotated[str, Doc("add, delete, modify, rename, copy or carried")]
+    added: Annotated[int | None, Doc("lines; null for a binary file")]
+    removed: Annotated[int | None, Doc("lines; null for a binary file")]
 
 
 @dataclass(frozen=True)
 class PatchDetail:
-    """One patch file. `row` is None for an unlisted file; `stacks` are those that have it."""
+    """One patch file."""
 
-    file: str
-    row: PatchRow | None
-    feature: str
-    author: str
-    subject: str
-    need: str
-    change: str
-    risk: str
-    switch: str | None
-    upstream_status: str | None
-    drop_when: str | None
-    digest: str
-    files: tuple[FileRow, ...]
-    stacks: tuple[StackRow, ...]
-    profiles: tuple[str, ...]
-    requires: tuple[str, ...]
-    required_by: tuple[str, ...]
-    tests: tuple[str, ...]
-    mutants: tuple[str, ...]
-    diff: str
+    file: Annotated[str, Doc("the patch file, below the distribution where it lies there")]
+    row: Annotated[PatchRow | None, Doc("as in list; null when no stack lists the file")]
+    feature: Annotated[str, Doc("its feature")]
+    author: Annotated[str, Doc("name and address")]
+    subject: Annotated[str, Doc("what it does")]
+    need: Annotated[str, Doc("why it is needed")]
+    change: Annotated[str, Doc("what changes")]
+    risk: Annotated[str, Doc("what could go wrong")]
+    switch: Annotated[str | None, Doc("the setting that turns it on; none for a fix")]
+    upstream_status: Annotated[str | None, Doc("as in the header")]
+    drop_when: Annotated[str | None, Doc("when it can go")]
+    digest: Annotated[str, Doc("sha256 over the patch and its carried files")]
+    files: Annotated[tuple[FileRow, ...], Doc("the files that it changes and carries")]
+    stacks: Annotated[tuple[StackRow, ...], Doc("the stacks that hold it")]
+    profiles: Annotated[tuple[str, ...], Doc("the profiles that apply it")]
+    requires: Annotated[tuple[str, ...], Doc("as in the header")]
+    required_by: Annotated[tuple[str, ...], Doc("FEATURE@UPSTREAM of those that require it")]
+    tests: Annotated[tuple[str, ...], Doc("its behaviour tests")]
+    mutants: Annotated[tuple[str, ...], Doc("the mutations that turn them red")]
+    diff: Annotated[str | None, Doc("with `--diff`", optional=True)]
 
 
 def go_together(profiles: Iterable[Profile | ProfileRow], one: tuple[str, str], other: tuple[str, str]) -> bool:

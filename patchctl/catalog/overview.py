@@ -6,11 +6,13 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 from patchctl import extension
 from patchctl.catalog.evidence import Evidence, mutants_of, tests_of
 from patchctl.catalog.evidence_file import read_record
 from patchctl.catalog.features import Catalog, FileRow, PatchRow, ProfileRow, StackRow, file_rows, sections
+from patchctl.doc import Doc, Spread
 from patchctl.errors import BadManifest
 from patchctl.manifest.distribution import Distribution
 from patchctl.manifest.lock import LockedForm, read_lock
@@ -21,50 +23,46 @@ from patchctl.manifest.types import Stack
 class LockedTip:
     """The commit that a stack gives from one form, with the features `without` left out."""
 
-    form: str
-    without: tuple[str, ...]
-    tip_commit: str
+    form: Annotated[str, Doc("git or sdist")]
+    without: Annotated[tuple[str, ...], Doc("the features that are left out")]
+    tip_commit: Annotated[str, Doc("the last patch's commit")]
 
 
 @dataclass(frozen=True)
 class OverviewStack:
-    """A stack: its row in `list`, its locked results, and its dropped and postponed features with reasons."""
+    """A stack."""
 
-    row: StackRow
-    locked: tuple[LockedTip, ...]
-    dropped: dict[str, str]
-    postponed: dict[str, str]
+    row: Annotated[StackRow, Spread()]
+    locked: Annotated[tuple[LockedTip, ...], Doc("what its lock promises; with `--profile`, to that profile")]
+    dropped: Annotated[dict[str, str], Doc("by feature of the stack before: why this one does not have it")]
+    postponed: Annotated[dict[str, str], Doc("by feature of the stack before: why this one does not have it yet")]
 
 
 @dataclass(frozen=True)
 class ProofRun:
-    """A summary of a record: its date, the number of tests by mark, the number of mutations."""
+    """A summary of a record."""
 
-    date: str
-    tests: dict[str, int]
-    mutants: int
+    date: Annotated[str, Doc("of the newest run in the record")]
+    tests: Annotated[dict[str, int], Doc("how many tests of each mark")]
+    mutants: Annotated[int, Doc("how many mutations")]
 
 
 @dataclass(frozen=True)
 class OverviewPatch:
-    """A patch in a stack.
+    """A patch in a stack."""
 
-    `path` is its file below the root, `requires` are FEATURE@UPSTREAM. `unproven` is why the feature is not proven,
-    None if it is; `run` summarises its record.
-    """
-
-    row: PatchRow
-    path: str
-    need: str
-    change: str
-    risk: str
-    drop_when: str | None
-    requires: tuple[str, ...]
-    files: tuple[FileRow, ...]
-    tests: tuple[str, ...]
-    mutants: tuple[str, ...]
-    unproven: str | None
-    run: ProofRun | None
+    row: Annotated[PatchRow, Spread()]
+    path: Annotated[str, Doc("its file below the distribution")]
+    need: Annotated[str, Doc("why it is needed")]
+    change: Annotated[str, Doc("what changes")]
+    risk: Annotated[str, Doc("what could go wrong")]
+    drop_when: Annotated[str | None, Doc("when it can go")]
+    requires: Annotated[tuple[str, ...], Doc("FEATURE@UPSTREAM")]
+    files: Annotated[tuple[FileRow, ...], Doc("the files that it changes and carries")]
+    tests: Annotated[tuple[str, ...], Doc("its behaviour tests")]
+    mutants: Annotated[tuple[str, ...], Doc("the mutations that turn them red")]
+    unproven: Annotated[str | None, Doc("why no record shows that it works here; null where one does")]
+    run: Annotated[ProofRun | None, Doc("what its record is of")]
 
     @property
     def name(self) -> str:
@@ -73,28 +71,31 @@ class OverviewPatch:
 
 @dataclass(frozen=True)
 class RecipeRow:
-    """A recipe of an extension. `needs` are the features (or FEATURE@UPSTREAM) that it cannot do without."""
+    """A recipe of an extension."""
 
-    profile: str
-    recipe: str
-    summary: str
-    nodes: int
-    devices_per_node: int
-    module: str
-    needs: tuple[str, ...]
-    limits: tuple[str, ...]
-    release: str | None = None
+    profile: Annotated[str, Doc("the profile")]
+    recipe: Annotated[str, Doc("its name there")]
+    summary: Annotated[str, Doc("what it trains")]
+    nodes: Annotated[int, Doc("how many nodes it is for")]
+    devices_per_node: Annotated[int, Doc("devices of each")]
+    module: Annotated[str, Doc("the entry module")]
+    needs: Annotated[tuple[str, ...], Doc("features, or FEATURE@UPSTREAM")]
+    limits: Annotated[tuple[str, ...], Doc("what does not work at these pins")]
+    release: Annotated[str | None, Doc("the release that the profile is taken on")] = None
 
 
 @dataclass(frozen=True)
 class Overview:
     """The whole overview. `profile` is the one requested."""
 
-    profile: str | None
-    profiles: tuple[ProfileRow, ...]
-    stacks: tuple[OverviewStack, ...]
-    patches: tuple[OverviewPatch, ...]
-    recipes: tuple[RecipeRow, ...]
+    profile: Annotated[str | None, Doc("`--profile`")]
+    profiles: Annotated[tuple[ProfileRow, ...], Doc("as in list")]
+    stacks: Annotated[tuple[OverviewStack, ...], Doc("in the order of upstreams.yaml")]
+    patches: Annotated[
+        tuple[OverviewPatch, ...],
+        Doc("in the order they apply; the page holds them too, as JSON in the element `data`"),
+    ]
+    recipes: Annotated[tuple[RecipeRow, ...], Doc("by profile and name")]
 
 
 def overview(dist: Distribution, profile: str | None) -> Overview:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 from patchctl import extension
 from patchctl.check.diff_rules import check_counts
@@ -24,6 +24,7 @@ def verify_distribution(
     dist: Distribution,
     options: SourceOptions | None,
     progress: Progress,
+    pages: Mapping[str, str],
     *,
     proven: bool = False,
     isolated: bool = False,
@@ -48,7 +49,7 @@ def verify_distribution(
         check: Check = extension.load(name)
         check(dist, series, report)
     check_requirements(dist, report)
-    report.add(check_pages(dist, series, strict=False))
+    report.add(check_pages(dist, series, pages, strict=False))
     check_sources(dist, series, options, progress, report, isolated=isolated)
     return report
 

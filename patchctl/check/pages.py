@@ -42,8 +42,8 @@ class WrittenPages:
     removed: tuple[str, ...] = ()
 
 
-def write_documents(dist: Distribution, *, check: bool, strict: bool) -> WrittenPages:
-    """Bring every generated page, table and schema in step, or with `check` report what is not.
+def write_documents(dist: Distribution, more: Mapping[str, str], *, check: bool, strict: bool) -> WrittenPages:
+    """Bring every generated page, table and schema in step, or with `check` report what is not. `more` are those of the caller.
 
     Unless `strict`, a distribution without docs/patches/ keeps no pages of patches. Nothing is written while a patch cannot
     be read: that is reported.
@@ -54,11 +54,11 @@ def write_documents(dist: Distribution, *, check: bool, strict: bool) -> Written
     if not strict and not (dist.root / FOLDER).is_dir():
         report = Report()  # `verify` says what is wrong with patches; here nothing is made of them
     if check:
-        report.add(check_pages(dist, series, strict=strict))
+        report.add(check_pages(dist, series, more, strict=strict))
         return WrittenPages(report)
     if series.broken:
         return WrittenPages(report)
-    documents = plan_documents(dist, series, strict=strict)
+    documents = plan_documents(dist, series, more, strict=strict)
     for path, text in documents.changed.items():
         replace_file(dist.root / path, text.encode())
     for path in documents.obsolete:
@@ -66,10 +66,10 @@ def write_documents(dist: Distribution, *, check: bool, strict: bool) -> Written
     return WrittenPages(report, tuple(sorted(documents.changed)), documents.obsolete)
 
 
-def plan_documents(dist: Distribution, series: Series, *, strict: bool) -> Documents:
+def plan_documents(dist: Distribution, series: Series, more: Mapping[str, str], *, strict: bool) -> Documents:
     """Compares every generated page, table and schema with the disk."""
     entries = entries_of(dist, series.patches)
-    wanted = pages(dist, entries)
+    wanted = pages(dist, entries) | {**more}
     if (dist.root / RULES_PAGE).is_file():
         wanted[RULES_PAGE] = rules_page()
     if not strict and not (dist.root / FOLDER).is_dir():
@@ -83,11 +83,11 @@ def plan_documents(dist: Distribution, series: Series, *, strict: bool) -> Docum
     return Documents(changed, obsolete)
 
 
-def check_pages(dist: Distribution, series: Series, *, strict: bool) -> Iterator[Finding]:
+def check_pages(dist: Distribution, series: Series, more: Mapping[str, str], *, strict: bool) -> Iterator[Finding]:
     """A finding for each page that would differ. Unless `strict`, a distribution without docs/patches/ has none."""
     if series.broken:
         return  # a patch that cannot be read has no page, and its page is not obsolete
-    documents = plan_documents(dist, series, strict=strict)
+    documents = plan_documents(dist, series, more, strict=strict)
     for path in sorted(documents.changed):
         what = "is not as generated" if (dist.root / path).exists() else "is missing"
         rule, kind = ("schema-stale", "schema") if path.startswith("manifests/") else ("page-stale", "page")

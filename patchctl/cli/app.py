@@ -105,11 +105,13 @@ class App:
         if self.shown is not None:
             self.shown.rest()
 
-    def emit(self, verb: str, data: dict[str, Any], text: Callable[[Style], Iterable[str]], as_json: bool) -> None:
-        """Print a result: as JSON `patchctl.<verb>/1`, or as the lines that `text` gives."""
+    def emit(self, verb: str, data: Any, text: Callable[[Style], Iterable[str]], as_json: bool) -> None:
+        """Print a result: as JSON `patchctl.<verb>/1` of the dataclass `data`, or as the lines that `text` gives."""
         self.rest()
         if as_json:
-            print(json.dumps({"schema": f"patchctl.{verb}/1", **data}, indent=2))
+            from patchctl.output import to_json
+
+            print(json.dumps({"schema": f"patchctl.{verb}/1", **to_json(data)}, indent=2))
             return
         from patchctl.terminal.text import visible
 
@@ -211,7 +213,20 @@ def profile_option(command: Callable[..., Any]) -> Callable[..., Any]:
     return named(release_option(command))
 
 
-json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON of a versioned shape, and nothing else.")
+class JsonOption(click.Option):
+    """`--json`, with what it prints."""
+
+    def __init__(self, *args: Any, output: str, **rest: Any) -> None:
+        super().__init__(*args, **rest)
+        self.output = output
+
+
+def json_option(output: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """--json, given to the command as `as_json`; `output` is the class that `App.emit` gets, as MODULE:NAME."""
+    told = "Print JSON of a versioned shape, and nothing else."
+    return click.option("--json", "as_json", cls=JsonOption, output=output, is_flag=True, help=told)
+
+
 workspace_option = click.option(
     "--workspace",
     "-w",

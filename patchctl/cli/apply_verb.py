@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 )
 @click.option("--stash", is_flag=True, help="Keep local edits on a branch of their tree instead of stopping at them.")
 @click.option("--dry-run", is_flag=True, help="Build and prove everything, and write nothing.")
-@json_option
+@json_option("patchctl.report.trees:ApplyOutput")
 @click.pass_obj
 def command(
     app: App,
@@ -69,7 +69,7 @@ def command(
 
     With --bundle FILE nothing else is needed: no distribution, no cache and no network.
     """
-    from patchctl.report.trees import plan_json, plan_text
+    from patchctl.report.trees import apply_output, plan_text
     from patchctl.stack.plan import make_plan, select
     from patchctl.workspace.apply import apply_plan, preview
     from patchctl.workspace.current import current_state
@@ -95,7 +95,7 @@ def command(
         outcome = preview(workspace, plan, dist.root, folders, stash=stash)
     else:
         outcome = apply_plan(workspace, plan, dist.root, folders, stash=stash)
-    data = plan_json(plan, outcome, workspace, dry_run=dry_run)
+    data = apply_output(plan, outcome, workspace, dry_run=dry_run)
     app.emit("apply", data, lambda style: plan_text(plan, outcome, workspace, style, dry_run=dry_run), as_json)
 
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 @profile_option
 @click.option("--without", multiple=True, metavar="FEATURE", help="Leave this feature out of every run. Repeatable.")
 @source_options
-@json_option
+@json_option("patchctl.report.proving:BisectOutput")
 @click.argument("cmd", nargs=-1, required=True, metavar="-- CMD...", type=click.UNPROCESSED)
 @click.pass_obj
 def command(
@@ -35,7 +35,7 @@ def command(
     Exit code 1 when the command succeeds with all, or fails without any patch.
     """
     from patchctl.blame.bisect import Bisection
-    from patchctl.report.proving import bisect_json, bisect_text, step_text
+    from patchctl.report.proving import bisect_output, bisect_text, step_text
 
     def tell(step: BisectRun, units: int) -> None:
         print(step_text(step, units), file=sys.stderr, flush=True)
@@ -44,5 +44,5 @@ def command(
     chosen = dist.profile(profile)
     search = Bisection(dist, chosen, without, sources.options(), app.progress(as_json), tell)
     found = search.search(cmd)
-    app.emit("bisect", bisect_json(found, chosen), lambda style: bisect_text(found, style), as_json)
+    app.emit("bisect", bisect_output(found, chosen), lambda style: bisect_text(found, style), as_json)
     return DONE if found.broken else FINDINGS

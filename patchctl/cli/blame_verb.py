@@ -27,7 +27,7 @@ from patchctl.given import named_file
     help="A workspace whose trees count, wherever they lie; one around the file is found. Repeatable.",
 )
 @source_options
-@json_option
+@json_option("patchctl.report.proving:BlameOutput")
 @click.pass_obj
 def command(
     app: App, place: str | None, traceback: str | None, workspaces: tuple[Path, ...], sources: Sources, as_json: bool
@@ -40,7 +40,7 @@ def command(
     nobody can tell whose it is.
     """
     from patchctl.blame.blame import Blame, parse_place, places_in
-    from patchctl.report.proving import blame_json, blame_text
+    from patchctl.report.proving import BlameOutput, blame_text
 
     if (place is None) == (traceback is None):
         raise WrongUse("name one line as FILE:LINE, or a --traceback")
@@ -54,7 +54,7 @@ def command(
         places = [parse_place(place or "")]
     blame = Blame(app.distribution, [w.absolute() for w in workspaces], sources.options())
     found = blame.all(places)
-    app.emit("blame", blame_json(found), lambda style: blame_text(found, style), as_json)
+    app.emit("blame", BlameOutput(found), lambda style: blame_text(found, style), as_json)
     ours = [one for one in found if one.upstream is not None]
     return DONE if ours and all(one.owner is not None for one in ours) else FINDINGS
 

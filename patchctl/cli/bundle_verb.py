@@ -47,7 +47,7 @@ def command() -> None:
     metavar="KEY",
     help="Sign it, into BUNDLE.sig, with this private key of ssh, or this public one whose private half an agent has.",
 )
-@json_option
+@json_option("patchctl.report.bundle:CreateOutput")
 @click.pass_obj
 def create(
     app: App,
@@ -66,7 +66,7 @@ def create(
     """
     from patchctl.bundle.create import create_bundle
     from patchctl.bundle.signature import SigningKey
-    from patchctl.report.bundle import created_json, created_text
+    from patchctl.report.bundle import created_output, created_text
 
     key = SigningKey.load(sign) if sign else None
     dist = app.distribution
@@ -76,12 +76,12 @@ def create(
     created = create_bundle(
         dist, chosen, out, options, app.progress(as_json), skip_unavailable=skip_unavailable, key=key
     )
-    app.emit("bundle.create", created_json(created), lambda style: created_text(created, style), as_json)
+    app.emit("bundle.create", created_output(created), lambda style: created_text(created, style), as_json)
 
 
 @command.command("verify", short_help="Check every byte of one.")
 @bundle_argument
-@json_option
+@json_option("patchctl.report.bundle:BundleOutput")
 @click.pass_obj
 def verify(app: App, bundle: Bundle, as_json: bool) -> None:
     """Check a bundle from its first byte to its last, and name what was changed: a member, a header, a padding.
@@ -89,21 +89,21 @@ def verify(app: App, bundle: Bundle, as_json: bool) -> None:
     Exit code 3 when something was, 2 when it is no bundle. That its digests agree says that it is whole. Who made it say
     --sha256 with a digest from elsewhere, and the signature in FILE.sig with --allowed-signers or the user configuration.
     """
-    from patchctl.report.bundle import bundle_json, verify_text
+    from patchctl.report.bundle import bundle_output, verify_text
 
-    app.emit("bundle.verify", bundle_json(bundle, members=False), lambda style: verify_text(bundle, style), as_json)
+    app.emit("bundle.verify", bundle_output(bundle, members=False), lambda style: verify_text(bundle, style), as_json)
 
 
 @command.command("show", short_help="Say what is in one.")
 @bundle_argument
 @click.option("--members", is_flag=True, help="Every file in it, with size and sha256.")
-@json_option
+@json_option("patchctl.report.bundle:BundleOutput")
 @click.pass_obj
 def show(app: App, bundle: Bundle, members: bool, as_json: bool) -> None:
     """Say what a bundle holds, after it was checked: profile, sources, what is missing, size, digest."""
-    from patchctl.report.bundle import bundle_json, show_text
+    from patchctl.report.bundle import bundle_output, show_text
 
-    data = bundle_json(bundle, members=members)
+    data = bundle_output(bundle, members=members)
     app.emit("bundle.show", data, lambda style: show_text(bundle, style, members=members), as_json)
 
 
@@ -117,7 +117,7 @@ def show(app: App, bundle: Bundle, members: bool, as_json: bool) -> None:
     metavar="DIR",
     help="A folder that is new or empty.",
 )
-@json_option
+@json_option("patchctl.report.bundle:UnpackOutput")
 @click.pass_obj
 def unpack(app: App, bundle: Bundle, folder: Path, as_json: bool) -> None:
     """Write the distribution of a bundle to a folder, for every verb that takes --root.
@@ -125,10 +125,11 @@ def unpack(app: App, bundle: Bundle, folder: Path, as_json: bool) -> None:
     The sources stay in the bundle: `patchctl fetch --bundle FILE` puts them into the cache.
     """
     from patchctl.bundle.unpack import unpack_distribution
+    from patchctl.report.bundle import UnpackOutput
 
     folder = folder.absolute()
     count = unpack_distribution(bundle, folder)
-    data = {"file": str(bundle.path), "sha256": bundle.sha256, "folder": str(folder), "files": count}
+    data = UnpackOutput(bundle.path, bundle.sha256, folder, count)
     app.emit(
         "bundle.unpack", data, lambda style: [f"{count} files in {folder}: patchctl --root {folder} list"], as_json
     )

@@ -142,7 +142,7 @@ class _Look:
 
 
 @command.command("verify", short_help="Read every byte on every node, and name the odd one.")
-@_options(*_LOOKING, _timeout(600), format_option)
+@_options(*_LOOKING, _timeout(600), format_option("patchctl.report.cluster:ClusterOutput"))
 @click.pass_obj
 def verify(app: App, /, **given: Any) -> int:
     """Read every file of every tree on every node, compute the trees again, and hold the nodes against the lock.
@@ -160,7 +160,7 @@ def verify(app: App, /, **given: Any) -> int:
 
 
 @command.command("status", short_help="The same, trusting file times as `git status` does.")
-@_options(*_LOOKING, _timeout(120), format_option)
+@_options(*_LOOKING, _timeout(120), format_option("patchctl.report.cluster:ClusterOutput"))
 @click.pass_obj
 def status(app: App, /, **given: Any) -> int:
     """As verify, and faster: files whose size and times are those of git's index are not read.
@@ -176,7 +176,7 @@ def _look(app: App, verb: Verb, options: _Look) -> int:
     from patchctl.cluster.payload import make_payload
     from patchctl.cluster.request import looking_request, plain_request, wanted_of
     from patchctl.findings.formats import Shown
-    from patchctl.report.cluster import compared_json, compared_text
+    from patchctl.report.cluster import cluster_output, compared_text
 
     dist, environment = app.distribution, _environment(app, options.profile, options.recipe)
     payload = make_payload(dist)
@@ -193,7 +193,7 @@ def _look(app: App, verb: Verb, options: _Look) -> int:
             progress.finish()
         version = cluster.version
     compared = compare({n: found[n] if n.alive else NoAnswer("dead", n.reason) for n in nodes}, wanted)
-    data = compared_json(compared, options.address, version)
+    data = cluster_output(compared, options.address, version)
     shown = Shown(compared.report(), f"cluster.{verb}")
     print_findings(app, options.output, shown, data, lambda style: compared_text(compared, options.address, style))
     return DONE if compared.clean else FINDINGS
@@ -247,7 +247,7 @@ class _Apply:
 )
 @click.option("--stash", is_flag=True, help="Keep local edits on a branch of their tree instead of stopping at them.")
 @click.option("--dry-run", is_flag=True, help="Build and prove everything on every node, and write nothing.")
-@json_option
+@json_option("patchctl.report.cluster:ClusterApplyOutput")
 @click.pass_obj
 def apply(app: App, /, **given: Any) -> int:
     """Put the patched trees of a profile into the workspace of every node.
@@ -272,7 +272,7 @@ def _apply(app: App, options: _Apply) -> int:
     from patchctl.cluster.facts import ApplyOptions
     from patchctl.cluster.fanout import joined
     from patchctl.cluster.request import Applying, plain_request
-    from patchctl.report.cluster import deployment_json, deployment_text
+    from patchctl.report.cluster import applied_output, deployment_text
 
     sources = options.sources
     dist, bundle = sources.distribution, sources.bundle
@@ -297,7 +297,7 @@ def _apply(app: App, options: _Apply) -> int:
         out = deploy(
             ask, nodes, expected=options.nodes, dry_run=options.dry_run, skip_unreachable=options.skip_unreachable
         )
-        data = deployment_json(out, options.address, cluster.version, options.profile, dry_run=options.dry_run)
+        data = applied_output(out, options.address, cluster.version, options.profile, dry_run=options.dry_run)
     app.emit(
         "cluster.apply",
         data,

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 @click.option(
     "--python", metavar="PY", help="The Python of training and tests [default: PATCHCTL_TORCH_PYTHON, else patchctl's]."
 )
-@format_option
+@format_option("patchctl.report.machine:DoctorOutput")
 @click.pass_obj
 def command(
     app: App, profile: str | None, mirrors: tuple[str, ...], offline: bool, python: str | None, output: str
@@ -45,7 +45,7 @@ def command(
     from patchctl.doctor.runtime import check_packages, check_runtime, check_torch
     from patchctl.findings.formats import Shown
     from patchctl.findings.report import Report
-    from patchctl.report.machine import doctor_json, doctor_text
+    from patchctl.report.machine import doctor_output, doctor_text
 
     progress = app.progress(output == "json")
     progress.start("doctor", None)
@@ -58,7 +58,7 @@ def command(
     finally:
         progress.finish()
     report = Report(findings)
-    data = doctor_json(findings, profile)
+    data = doctor_output(findings, profile)
     print_findings(app, output, Shown(report, "doctor"), data, lambda style: doctor_text(findings, style))
     return report.exit_code()
 

@@ -62,7 +62,7 @@ if TYPE_CHECKING:
 )
 @release_option
 @source_options
-@format_option
+@format_option("patchctl.report.drift:DriftOutput")
 @click.pass_obj
 def command(
     app: App,
@@ -97,7 +97,7 @@ def command(
     from patchctl.drift.drift_plan import check_place, plan_of, save_plan
     from patchctl.findings.formats import Shown
     from patchctl.findings.report import Report
-    from patchctl.report.drift import drift_findings, drift_json, drift_text, exit_code, not_looked_at
+    from patchctl.report.drift import drift_findings, drift_output, drift_text, exit_code, not_looked_at
 
     dist = app.distribution
     meant = {f"{s.upstream}/{s.name}": s for name in stacks for s in _meant(dist, name, one=plan is not None)}
@@ -117,7 +117,7 @@ def command(
         found = [_proven(app, one, sources.options(), as_json=output != "text") for one in found]
     news = None if earlier is None else earlier.news(found)
     shown = Shown(Report(drift_findings(found, news), not_looked_at(found)), "drift", dist.root)
-    print_findings(app, output, shown, drift_json(found, news), lambda style: drift_text(found, news, style))
+    print_findings(app, output, shown, drift_output(found, news), lambda style: drift_text(found, news, style))
     if any(one.unavailable for one in found) and not skip_unavailable:
         return SourceUnavailable.code
     return exit_code(found) if news is None else FINDINGS if news.broke else DONE
@@ -214,9 +214,9 @@ def _workspace(app: App, workspace: Path, output: str) -> int:
     from patchctl.blame.edited import drift_of_workspace
     from patchctl.findings.formats import Shown
     from patchctl.findings.report import Report
-    from patchctl.report.drift import edited_findings, edited_json, edited_text
+    from patchctl.report.drift import edited_findings, edited_output, edited_text
 
     trees = drift_of_workspace(workspace)
     shown = Shown(Report(edited_findings(trees)), "drift", workspace)
-    print_findings(app, output, shown, edited_json(trees), lambda style: edited_text(trees, style))
+    print_findings(app, output, shown, edited_output(trees), lambda style: edited_text(trees, style))
     return FINDINGS if any(tree.files or tree.problem for tree in trees) else DONE

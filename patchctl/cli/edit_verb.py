@@ -21,7 +21,7 @@ from patchctl.cli.sources import Sources, source_options
 )
 @release_option
 @source_options
-@json_option
+@json_option("patchctl.report.stacks:EditOutput")
 @click.pass_obj
 def command(app: App, name: str, folder: Path | None, sources: Sources, as_json: bool) -> None:
     """Open a stack as commits in a work tree, to change it with git.
@@ -30,18 +30,13 @@ def command(app: App, name: str, folder: Path | None, sources: Sources, as_json:
     write them back with `patchctl export`. A new commit becomes a patch when its message ends with the trailers Feature,
     Switch, Upstream-Status and Drop-When; its new files become carried files.
     """
+    from patchctl.report.stacks import EditOutput
     from patchctl.workspace.edit import export_command, open_stack
 
     stack = find_stack(app.distribution, name)
     opened = open_stack(app.distribution, stack, folder, sources.options(), app.progress(as_json))
     result = opened.result
-    data = {
-        "upstream": stack.upstream,
-        "stack": stack.name,
-        "folder": str(opened.folder),
-        "base": result.base_commit,
-        "tip": result.tip_commit,
-    }
+    data = EditOutput(stack.upstream, stack.name, opened.folder, result.base_commit, result.tip_commit)
     lines = [
         f"{stack.upstream}/{stack.name}: {len(result.steps)} commits on {result.base_commit[:12]} in {opened.folder}",
         f"change them with git, then: {export_command(stack, opened.folder)}",

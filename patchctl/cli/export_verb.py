@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 )
 @release_option
 @source_options
-@json_option
+@json_option("patchctl.report.stacks:ExportOutput")
 @click.pass_obj
 def command(
     app: App,
@@ -86,7 +86,9 @@ def command(
         elif not check:
             yield "next: patchctl lock"
 
-    data = {"upstream": stack.upstream, "stack": stack.name, "check": check, "changes": changes}
+    from patchctl.report.stacks import ExportOutput
+
+    data = ExportOutput(stack.upstream, stack.name, check, changes)
     app.emit("export", data, text, as_json)
     return FINDINGS if check and changes else DONE
 
@@ -199,6 +201,7 @@ def _from_memory(app: App, stack: Stack, patches: list[StackPatch], options: Sou
 
 def _pr(app: App, stack: Stack, feature: str, target: Path, options: SourceOptions, as_json: bool) -> int:
     from patchctl.catalog.evidence import tests_of
+    from patchctl.report.stacks import ExportOutput
     from patchctl.stack.export import for_upstream
     from patchctl.stack.plan import load_patches
     from patchctl.stack.select import named_patches, with_requirements
@@ -214,13 +217,8 @@ def _pr(app: App, stack: Stack, feature: str, target: Path, options: SourceOptio
     said = f"{wanted.feature} on {stack.upstream} {result.base_commit}, as `git am` takes it. Left out:\n"
     text = said + "".join(f"- {one}\n" for one in made.left_out)
     _write_mails(target, {**made.files, "LEFT-OUT.txt": text.encode()})
-    data = {
-        "upstream": stack.upstream,
-        "stack": stack.name,
-        "base": result.base_commit,
-        "files": list(made.files),
-        "left_out": list(made.left_out),
-    }
+    base_commit, files = result.base_commit, list(made.files)
+    data = ExportOutput(stack.upstream, stack.name, base=base_commit, files=files, left_out=made.left_out)
     lines = [f"{len(made.files)} patches in {target}, on {result.base_commit}; left out:", *made.left_out]
     app.emit("export", data, lambda style: lines, as_json)
     return DONE
@@ -254,6 +252,7 @@ def _write_mails(target: Path, files: Mapping[str, bytes]) -> None:
 
 
 def _mbox(app: App, stack: Stack, target: Path, options: SourceOptions, as_json: bool) -> int:
+    from patchctl.report.stacks import ExportOutput
     from patchctl.stack.export import mbox_patches
     from patchctl.stack.plan import load_patches
 
@@ -262,13 +261,7 @@ def _mbox(app: App, stack: Stack, target: Path, options: SourceOptions, as_json:
     with _objects(base, result) as reader:
         files = mbox_patches(reader, result)
     _write_mails(target, files)
-    data = {
-        "upstream": stack.upstream,
-        "stack": stack.name,
-        "base": result.base_commit,
-        "tip": result.tip_commit,
-        "files": list(files),
-    }
+    data = ExportOutput(stack.upstream, stack.name, base=result.base_commit, tip=result.tip_commit, files=list(files))
     lines = [
         f"{len(files)} patches in {target}, on {result.base_commit}",
         f"`git am` makes {result.tip_commit} of them",

@@ -26,7 +26,7 @@ from patchctl.terminal.style import Style
     is_flag=True,
     help="Go on without sources that cannot be had, as long as one can be, and list them.",
 )
-@json_option
+@json_option("patchctl.report.sources:FetchOutput")
 @click.pass_obj
 def command(
     app: App,
@@ -44,14 +44,16 @@ def command(
 
     With --bundle the sources come from there, and its distribution is put beside them: the last line says where.
     """
+    from patchctl.report.sources import FetchedSource, FetchOutput
     from patchctl.source.intact import check_base
     from patchctl.source.obtain import BUNDLE_HINT, obtain
     from patchctl.source.types import SeveralUnavailable
+    from patchctl.stack.plan import Skipped
     from patchctl.terminal.progress import size_text
 
     dist, options = sources.distribution, sources.options(refresh=refresh)
     progress = app.progress(as_json)
-    rows: list[dict[str, object]] = []
+    rows: list[FetchedSource] = []
     missing: list[tuple[str, SourceUnavailable]] = []
     for name, stack in dist.stacks_of(dist.profile(profile)).items():
         began = time.monotonic()
@@ -61,35 +63,24 @@ def command(
             missing.append((name, failure))
             continue
         objects = check_base(base)
-        rows.append(
-            {
-                "upstream": name,
-                "form": base.form,
-                "commit": base.commit,
-                "tree": base.tree,
-                "origin": base.origin,
-                "from_cache": base.fetched_bytes == 0,
-                "bytes": base.fetched_bytes,
-                "objects": objects,
-                "seconds": round(time.monotonic() - began, 3),
-            }
-        )
+        seconds = round(time.monotonic() - began, 3)
+        rows.append(FetchedSource(base, base.fetched_bytes == 0, base.fetched_bytes, objects, seconds))
     if missing and not (skip_unavailable and rows):
         goes_on = "; --skip-unavailable goes on without them" if rows else "; nothing could be had"
         hint = BUNDLE_HINT if sources.bundle else f"--mirror NAME=URL adds places{goes_on}"
         raise SeveralUnavailable(dict(missing), hint=hint)
-    skipped = [{"upstream": n, "tried": [[t.place, t.reason] for t in f.tried]} for n, f in missing]
 
     def text(style: Style) -> Iterable[str]:
         for row in rows:
-            how = "cache" if row["from_cache"] else size_text(int(str(row["bytes"])))
-            commit = str(row["commit"])[:12]
-            yield f"{row['upstream']:<12} {row['form']:<6} {commit}  {style.good('proven')}  {how}, {row['seconds']} s  {row['origin']}"
+            base, how = row.base, "cache" if row.from_cache else size_text(row.bytes)
+            head = f"{base.upstream:<12} {base.form:<6} {base.commit[:12]}  {style.good('proven')}"
+            yield f"{head}  {how}, {row.seconds} s  {base.origin}"
         for name, failure in missing:
             yield f"{name:<12} {style.note('skipped')}"
             yield from (f"    tried {t.place}: {t.reason}" for t in failure.tried)
         if sources.bundle is not None:
             yield f"distribution {dist.root}: patchctl --root {dist.root} apply {dist.profile(profile).options}"
 
-    data = {"profile": profile, "root": str(dist.root), "sources": rows, "skipped": skipped}
+    skipped = [Skipped(name, tuple(failure.tried)) for name, failure in missing]
+    data = FetchOutput(profile, dist.root, rows, skipped)
     app.emit("fetch", data, text, as_json)

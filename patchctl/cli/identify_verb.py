@@ -14,7 +14,7 @@ from patchctl.errors import DONE, FINDINGS, BadManifest
 @click.argument(
     "folder", metavar="DIR", type=click.Path(path_type=Path, exists=True, file_okay=False, resolve_path=True)
 )
-@json_option
+@json_option("patchctl.identify.match:Identification")
 @click.pass_obj
 def command(app: App, folder: Path, as_json: bool) -> int:
     """Tell which pin a folder of sources is, by its content.
@@ -25,12 +25,12 @@ def command(app: App, folder: Path, as_json: bool) -> int:
     """
     from patchctl.identify.known import known_trees
     from patchctl.identify.match import identify
-    from patchctl.report.trees import identify_json, identify_text
+    from patchctl.report.trees import identify_text
 
     known = known_trees(app.distribution)
     if not known:
         hint = "`patchctl lock` writes them"
         raise BadManifest("the distribution has no lists of its pins' files", where="manifests/trees", hint=hint)
     found = identify(folder, known)
-    app.emit("identify", identify_json(found), lambda style: identify_text(found, style), as_json)
+    app.emit("identify", found, lambda style: identify_text(found, style), as_json)
     return DONE if found.exact else FINDINGS

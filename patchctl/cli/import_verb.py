@@ -53,7 +53,7 @@ from patchctl.errors import WrongUse
 @click.option("--mboxrd", is_flag=True, help="The mbox quotes `>From ` lines, as `git am --patch-format=mboxrd`.")
 @release_option
 @source_options
-@json_option
+@json_option("patchctl.report.stacks:ImportOutput")
 @click.pass_obj
 def command(
     app: App,
@@ -91,7 +91,7 @@ def command(
     """
     from patchctl.importing.import_patches import import_series
     from patchctl.importing.types import REPAIRS, Options
-    from patchctl.report.stacks import import_json, import_text
+    from patchctl.report.stacks import import_output, import_text
 
     options = Options(
         frozenset(REPAIRS if repair else repair_only),
@@ -112,7 +112,7 @@ def command(
             result = import_series(dist, files, name, options, places, progress, dry_run=dry_run)
     finally:
         progress.finish()
-    app.emit("import", import_json(result), lambda style: import_text(result), as_json)
+    app.emit("import", import_output(result), lambda style: import_text(result), as_json)
 
 
 def _author(text: str | None) -> tuple[str, str] | None:

@@ -28,7 +28,7 @@ from patchctl.errors import WrongUse
     help="Run setup.py with the environment's setuptools, instead of fetching one for this run.",
 )
 @click.option("--dry-run", is_flag=True, help="Check and build everything, and install nothing.")
-@format_option
+@format_option("patchctl.report.machine:InstallOutput")
 @click.pass_obj
 def command(
     app: App,
@@ -54,7 +54,7 @@ def command(
     from patchctl.install.environment import interpreter
     from patchctl.install.install import InstallOptions, install
     from patchctl.manifest.distribution import Distribution
-    from patchctl.report.machine import install_json, install_report, install_text
+    from patchctl.report.machine import InstallOutput, install_report, install_text
 
     workspace = workspace.absolute()
     root = app.root_of(workspace)
@@ -62,6 +62,6 @@ def command(
         raise WrongUse("the distribution that the workspace was made from is not there", hint="name it with --root DIR")
     options = InstallOptions(interpreter(python), editable, build_native, not no_build_isolation, dry_run)
     found = install(workspace, Distribution.load(root, app.cache_folder), options, app.progress(output == "json"))
-    data = install_json(found, options, workspace)
+    data = InstallOutput(workspace, options, found)
     shown = Shown(install_report(found, options), "install")
     print_findings(app, output, shown, data, lambda style: install_text(found, options, workspace, style))

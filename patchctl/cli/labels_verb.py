@@ -12,7 +12,7 @@ from patchctl.errors import DONE, WrongUse
 
 @click.command("labels")
 @workspace_option
-@json_option
+@json_option("patchctl.report.trees:LabelsOutput")
 @click.pass_obj
 def command(app: App, workspace: Path, as_json: bool) -> int:
     """Print what a workspace holds as labels of an image, NAME=VALUE: profile, digest of the locks, and trees.
@@ -23,6 +23,7 @@ def command(app: App, workspace: Path, as_json: bool) -> int:
     lacks: left out by somebody, or not to be had. Refused where `patchctl status` has findings.
     """
     from patchctl.manifest.distribution import Distribution
+    from patchctl.report.trees import LabelsOutput
     from patchctl.workspace.status import labels, read_status
 
     workspace = workspace.absolute()
@@ -32,5 +33,5 @@ def command(app: App, workspace: Path, as_json: bool) -> int:
     dist = Distribution.load(root, app.cache_folder)
     found = labels(read_status(workspace, dist, None), dist)
     lines = [f"{name}={value}" for name, value in found.items()]
-    app.emit("labels", {"workspace": str(workspace), "labels": found}, lambda style: lines, as_json)
+    app.emit("labels", LabelsOutput(workspace, found), lambda style: lines, as_json)
     return DONE

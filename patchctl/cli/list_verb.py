@@ -17,7 +17,7 @@ KINDS = ("releases", "profiles", "stacks", "patches", "requirements")
 @click.option("--profile", "-p", metavar="NAME", shell_complete=complete_profile, help="Only what this profile has.")
 @release_option
 @click.option("--upstream", metavar="NAME", shell_complete=complete_upstream, help="Only what concerns this upstream.")
-@json_option
+@json_option("patchctl.report.catalog:ListOutput")
 @click.pass_obj
 def command(app: App, what: str | None, profile: str | None, upstream: str | None, as_json: bool) -> None:
     """List what the distribution has: releases, profiles, stacks, patches and requirements.
@@ -26,7 +26,7 @@ def command(app: App, what: str | None, profile: str | None, upstream: str | Non
     all about one patch.
     """
     from patchctl.catalog.features import Catalog
-    from patchctl.report.catalog import list_json, list_text
+    from patchctl.report.catalog import ListOutput, list_text
 
     catalog = Catalog(app.distribution)
     parts: dict[str, Callable[[], Sequence[Any]]] = {
@@ -38,4 +38,4 @@ def command(app: App, what: str | None, profile: str | None, upstream: str | Non
     }
     rows = {kind: parts[kind]() for kind in KINDS if what in (None, kind)}
     shown = what or "overview"
-    app.emit("list", list_json(shown, rows), lambda style: list_text(shown, rows, style), as_json)
+    app.emit("list", ListOutput(shown, **rows), lambda style: list_text(shown, rows, style), as_json)

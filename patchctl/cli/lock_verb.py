@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -18,28 +17,9 @@ if TYPE_CHECKING:
     from patchctl.check.pages import WrittenPages
     from patchctl.manifest.distribution import Distribution
     from patchctl.manifest.types import Stack
+    from patchctl.report.generated import LockRow
     from patchctl.source.types import SourceOptions
     from patchctl.terminal.progress import Progress
-
-
-@dataclass(frozen=True)
-class LockRow:
-    """One stack's lock: what differed, the forms that were computed, and where the others were looked for.
-
-    `lost` says that it could not be computed and that what the file says is for something else, or that there is none.
-    """
-
-    upstream: str
-    stack: str
-    file: str
-    differences: tuple[str, ...]
-    forms: tuple[str, ...]
-    unavailable: dict[str, list[tuple[str, str]]]
-    written: bool
-    lost: bool
-
-    def as_json(self) -> dict[str, Any]:
-        return {name: value for name, value in asdict(self).items() if name != "lost"}
 
 
 @click.command("lock")
@@ -52,7 +32,7 @@ class LockRow:
     "--skip-unavailable", is_flag=True, help="With --check: exit 0 although a stack had no form that could be checked."
 )
 @source_options
-@json_option
+@json_option("patchctl.report.generated:LockOutput")
 @click.pass_obj
 def command(
     app: App,
@@ -79,7 +59,8 @@ def command(
     the trees declare at their pins, the profiles and the recipes.
     """
     from patchctl.check.pages import write_documents
-    from patchctl.findings.render import report_json
+    from patchctl.cli.output_pages import output_pages
+    from patchctl.report.generated import LockOutput
 
     dist = app.distribution
     if requirements:
@@ -89,25 +70,18 @@ def command(
     options = sources.options()
     chosen = [stack for (name, _), stack in sorted(dist.stacks.items()) if upstream in (None, name)]
     rows = [lock_stack(dist, stack, options, app.progress(as_json), check=check) for stack in chosen]
-    pages = write_documents(dist, check=check, strict=False)
-    data = {
-        "check": check,
-        "stacks": [row.as_json() for row in rows],
-        "requirements": [],
-        "written": list(pages.written),
-        "removed": list(pages.removed),
-        "findings": report_json(pages.report)["findings"],
-    }
+    pages = write_documents(dist, output_pages(dist.root), check=check, strict=False)
+    data = LockOutput(check, rows, (), pages.written, pages.removed, pages.report.sorted())
     app.emit("lock", data, lambda style: _text(rows, pages, check, style), as_json)
     return _exit_code(rows, check, skip_unavailable) or pages.report.exit_code(skip_unavailable=True)
 
 
 def _requirements(app: App, options: SourceOptions, as_json: bool, *, check: bool) -> int:
-    from patchctl.report.catalog import relock_json, relock_text
+    from patchctl.report.generated import LockOutput, relock_text
     from patchctl.requirements.relock import relock
 
     rows = relock(app.distribution, options, app.progress(as_json), check=check)
-    app.emit("lock", relock_json(rows, check), lambda style: relock_text(rows, check, style), as_json)
+    app.emit("lock", LockOutput(check, (), rows), lambda style: relock_text(rows, check, style), as_json)
     return FINDINGS if check and any(row.differences for row in rows) else DONE
 
 
@@ -116,6 +90,7 @@ def lock_stack(dist: Distribution, stack: Stack, options: SourceOptions, progres
     from patchctl.atomic import replace_file
     from patchctl.identify.lists import check_tree_list, update_tree_list
     from patchctl.manifest.lock import lock_file, render_lock
+    from patchctl.report.generated import LockRow
     from patchctl.stack.locking import compute_lock, diff_locks, old_lock
 
     computed = compute_lock(dist, stack, options, progress)

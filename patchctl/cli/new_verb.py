@@ -31,7 +31,7 @@ from patchctl.terminal.style import Style
 )
 @release_option
 @source_options
-@json_option
+@json_option("patchctl.prove.new:NewPatch")
 @click.pass_obj
 def command(
     app: App,
@@ -53,16 +53,6 @@ def command(
     with app.writing() as dist:
         stack = find_stack(dist, name)
         made = new_patch(dist, stack, feature, folder, sources.options(), app.progress(as_json))
-    data = {
-        "upstream": stack.upstream,
-        "stack": stack.name,
-        "feature": feature,
-        "folder": str(made.folder),
-        "base": made.base,
-        "tip": made.commit,
-        "written": list(made.written),
-        "kept": list(made.kept),
-    }
 
     def text(style: Style) -> Iterable[str]:
         yield f"{stack.upstream}/{stack.name}: {feature} begins with an empty commit in {made.folder}"
@@ -72,4 +62,4 @@ def command(
             yield "no test, probe and mutation: the distribution has its tests elsewhere, or none"
         yield f"change files there, `git add` them, `git commit --amend`, then: {export_command(stack, made.folder)}"
 
-    app.emit("new", data, text, as_json)
+    app.emit("new", made, text, as_json)

@@ -19,7 +19,7 @@ from patchctl.errors import WrongUse
 @click.option("--commit", metavar="ID", help="The commit, where no repository can be had that tells it.")
 @click.option("--dry-run", is_flag=True, help="Print the manifest instead of writing it.")
 @source_options
-@json_option
+@json_option("patchctl.report.stacks:PinOutput")
 @click.pass_obj
 def command(
     app: App,
@@ -43,7 +43,7 @@ def command(
     import re
 
     from patchctl.pin.pin import find_pin, newest, write_pin
-    from patchctl.report.stacks import pin_json, pin_text
+    from patchctl.report.stacks import pin_output, pin_text
 
     if commit is not None and not re.fullmatch(r"[0-9a-f]{40}", commit):
         raise WrongUse(f"--commit {commit!r} is no full commit id", hint="40 lower-case hexadecimal digits")
@@ -56,5 +56,5 @@ def command(
         progress.finish()
     if not dry_run:
         write_pin(pinned)
-    data = pin_json(pinned, written=not dry_run)
+    data = pin_output(pinned, written=not dry_run)
     app.emit("pin", data, lambda style: pin_text(pinned, dist.root, written=not dry_run), as_json)

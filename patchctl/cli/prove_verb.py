@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 @click.option("--alone", is_flag=True, help="Each feature on trees with only what it requires; no record is written.")
 @click.option("--again", is_flag=True, help="Run what the records show already, too.")
 @source_options
-@json_option
+@json_option("patchctl.report.proving:ProveOutput")
 @click.pass_obj
 def command(
     app: App,
@@ -83,7 +83,7 @@ def command(
     from patchctl.check.tested import check_orphans
     from patchctl.prove.proof_trees import isolated_profile
     from patchctl.prove.prove import subjects_of
-    from patchctl.report.proving import prove_json, summary_text
+    from patchctl.report.proving import prove_output, summary_text
 
     if bool(features) == everything:
         raise WrongUse("name features, or --all", hint="`patchctl list patches` names them")
@@ -102,7 +102,7 @@ def command(
     orphans = [f"{f.file}: {f.message}" for f in check_orphans(dist)] if everything and stack is None else []
     proven = sum(v.status in ("proven", "met") for v in verdicts)
     failed = bool(orphans) or any(v.problems for v in verdicts)
-    app.emit("prove", prove_json(verdicts, orphans), lambda style: summary_text(verdicts, orphans, style), as_json)
+    app.emit("prove", prove_output(verdicts, orphans), lambda style: summary_text(verdicts, orphans, style), as_json)
     return DONE if proven and not failed else FINDINGS
 
 

@@ -74,7 +74,7 @@ if TYPE_CHECKING:
 )
 @release_option
 @source_options
-@json_option
+@json_option("patchctl.report.stacks:RebaseOutput")
 @click.pass_obj
 def command(
     app: App,
@@ -118,7 +118,7 @@ def command(
     from patchctl.rebase.rebase_state import RebaseRun, read_state, write_state
     from patchctl.rebase.rebase_worktree import find_worktree, locked
     from patchctl.rebase.start import RebaseRequest, start
-    from patchctl.report.stacks import rebase_json, rebase_status
+    from patchctl.report.stacks import rebase_output, rebase_status
 
     options = sources.options()
     if action is None:
@@ -142,7 +142,7 @@ def command(
     tree = place.held or place.gone
     state = read_state(tree)
     if action == "status":
-        app.emit("rebase", rebase_json(run, state), lambda style: rebase_status(run, state), as_json)
+        app.emit("rebase", rebase_output(run, state), lambda style: rebase_status(run, state), as_json)
         return DONE
     with locked(tree):
         drop_own([tree / ".git"])
@@ -204,11 +204,11 @@ def _act(
     app: App, run: RebaseRun, state: RebaseState, action: str, reason: str | None, options: SourceOptions, as_json: bool
 ) -> int:
     from patchctl.rebase.rebase import abort, accept_resolution, skip
-    from patchctl.report.stacks import rebase_aborted, rebase_json
+    from patchctl.report.stacks import rebase_aborted, rebase_output
 
     if action == "abort":
         aside = abort(run, state)
-        data = rebase_json(run, state, status="aborted", aside=aside)
+        data = rebase_output(run, state, status="aborted", aside=aside)
         app.emit("rebase", data, lambda style: rebase_aborted(state, run.store(state).folder, aside), as_json)
         return DONE
     if action == "continue":
@@ -223,12 +223,12 @@ def _continue(app: App, run: RebaseRun, state: RebaseState, options: SourceOptio
     from patchctl.cli.lock_verb import lock_stack
     from patchctl.rebase.finish import finish, hand_over
     from patchctl.rebase.rebase import continue_
-    from patchctl.report.stacks import rebase_done, rebase_json, rebase_stopped
+    from patchctl.report.stacks import rebase_done, rebase_output, rebase_stopped
 
     try:
         state = continue_(run, state)
         if state.stop is not None:
-            app.emit("rebase", rebase_json(run, state), lambda style: rebase_stopped(run, state), as_json)
+            app.emit("rebase", rebase_output(run, state), lambda style: rebase_stopped(run, state), as_json)
             return DoesNotApply.code
         ended = finish(run, state)
     finally:
@@ -238,6 +238,6 @@ def _continue(app: App, run: RebaseRun, state: RebaseState, options: SourceOptio
     hand_over(run)
     if state.prove:
         ended = _proven(app, ended, options, as_json)
-    data = rebase_json(run, state, ended, locked=locked.written)
+    data = rebase_output(run, state, ended, locked=locked.written)
     app.emit("rebase", data, lambda style: rebase_done(run, state, ended), as_json)
     return ended.verdict

@@ -31,7 +31,7 @@ from patchctl.errors import LocalEdits, WrongUse
     help="Show the matrix of this run: what `patchctl drift --matrix --json` printed.",
 )
 @click.option("--force", is_flag=True, help="Write over a file that is no such page.")
-@json_option
+@json_option("patchctl.report.catalog:ReportOutput")
 @click.pass_obj
 def command(app: App, profile: str | None, out: Path, drift: Path | None, force: bool, as_json: bool) -> None:
     """Write what there is as one HTML page, to be read, searched, printed and sent.
@@ -47,7 +47,7 @@ def command(app: App, profile: str | None, out: Path, drift: Path | None, force:
     from patchctl.atomic import replace_file
     from patchctl.catalog.overview import overview
     from patchctl.drift.drift_json import read_drift
-    from patchctl.report.catalog import page_json, written_text
+    from patchctl.report.catalog import ReportOutput, written_text
     from patchctl.report.page import page
 
     to_stdout = out == Path("-")
@@ -57,14 +57,14 @@ def command(app: App, profile: str | None, out: Path, drift: Path | None, force:
         _refuse_others(out)
     saved = read_drift(drift) if drift is not None else None
     seen = overview(app.distribution, profile)
-    data = page_json(seen, saved)
-    content = page(seen, saved, data["patches"])
+    content = page(seen, saved)
     if to_stdout:
         sys.stdout.buffer.write(content)
         return
     replace_file(out.absolute(), content)
     file = str(out.absolute())
-    app.emit("report", {"file": file, **data}, lambda style: written_text(file, seen, saved, style), as_json)
+    data = ReportOutput(file, seen, saved.problem if saved else None)
+    app.emit("report", data, lambda style: written_text(file, seen, saved, style), as_json)
 
 
 def _refuse_others(out: Path) -> None:

@@ -12,7 +12,7 @@ from patchctl.manifest.requirement_types import PLATFORMS
 @profile_option
 @click.option("--platform", type=click.Choice(PLATFORMS), help="Of which platform [default: this one].")
 @click.option("--elsewhere", is_flag=True, help="What another index than the package index has, which has no digests.")
-@json_option
+@json_option("patchctl.report.generated:RequirementsOutput")
 @click.pass_obj
 def command(app: App, profile: str, platform: str | None, elsewhere: bool, as_json: bool) -> None:
     """Print what a profile runs on, as pip reads it: the lock of its requirements.
@@ -26,7 +26,7 @@ def command(app: App, profile: str, platform: str | None, elsewhere: bool, as_js
     pip install --no-deps --extra-index-url https://download.pytorch.org/whl/cpu/ -r elsewhere.txt
     pip install --no-deps --require-hashes -r lock.txt
     """
-    from patchctl.report.catalog import requirements_json
+    from patchctl.report.generated import RequirementsOutput
     from patchctl.requirements.lockfile import read_lock, render, this_platform
     from patchctl.requirements.sets import required_set
 
@@ -34,4 +34,6 @@ def command(app: App, profile: str, platform: str | None, elsewhere: bool, as_js
     named = required_set(dist, dist.profile(profile))
     lock = read_lock(named, this_platform(platform))
     text = render(lock, named).get(elsewhere, "")
-    app.emit("requirements", requirements_json(named, lock, profile), lambda style: text.splitlines(), as_json)
+    packages, overrides = tuple(lock.packages.values()), named.value.overrides
+    data = RequirementsOutput(profile, named.name, lock.platform, named.value.python, packages, overrides)
+    app.emit("requirements", data, lambda style: text.splitlines(), as_json)

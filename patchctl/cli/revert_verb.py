@@ -14,7 +14,7 @@ from patchctl.terminal.style import Style
 @click.command("revert")
 @workspace_option
 @click.option("--stash", is_flag=True, help="Keep local edits on a branch of their tree instead of stopping at them.")
-@json_option
+@json_option("patchctl.report.trees:RevertOutput")
 @click.pass_obj
 def command(app: App, workspace: Path, stash: bool, as_json: bool) -> None:
     """Take a workspace back to the unpatched base, byte for byte.
@@ -22,17 +22,10 @@ def command(app: App, workspace: Path, stash: bool, as_json: bool) -> None:
     Needs no network, no cache and no distribution: the workspace holds everything. Checkouts that were patched with
     --into get their files back and are then forgotten.
     """
+    from patchctl.report.trees import revert_output
     from patchctl.workspace.apply import revert
 
     outcome = revert(workspace.absolute(), stash=stash)
-    data = {
-        "workspace": str(workspace.absolute()),
-        "changed": list(outcome.changed),
-        "finished": outcome.finished,
-        "undone": outcome.undone,
-        "stashed": dict(outcome.stashed),
-        "trees": {n: {"folder": t.folder, "commit": t.tip_commit} for n, t in outcome.state.trees.items()},
-    }
 
     def text(style: Style) -> Iterable[str]:
         if outcome.finished:
@@ -46,4 +39,4 @@ def command(app: App, workspace: Path, stash: bool, as_json: bool) -> None:
             yield "every tree is at its base already"
         yield from (f"{n:<12} edits kept on branch {branch}" for n, branch in outcome.stashed.items())
 
-    app.emit("revert", data, text, as_json)
+    app.emit("revert", revert_output(outcome, workspace.absolute()), text, as_json)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import click
 
 from patchctl.cli.app import App, json_option
@@ -21,7 +23,7 @@ def complete_feature(ctx: click.Context, param: click.Parameter, incomplete: str
 @click.command("show")
 @click.argument("target", metavar="FEATURE[@UPSTREAM]|PATCHFILE", shell_complete=complete_feature)
 @click.option("--diff", is_flag=True, help="Print the diff as well.")
-@json_option
+@json_option("patchctl.report.catalog:ShowOutput")
 @click.pass_obj
 def command(app: App, target: str, diff: bool, as_json: bool) -> None:
     """Show one patch: what it is for, its switch, its files, where it is used, its tests.
@@ -30,7 +32,7 @@ def command(app: App, target: str, diff: bool, as_json: bool) -> None:
     is the name of a patch file or its path, which need not belong to a stack.
     """
     from patchctl.catalog.features import Catalog
-    from patchctl.report.catalog import show_json, show_text
+    from patchctl.report.catalog import ShowOutput, show_text
 
-    details = Catalog(app.distribution).details(target)
-    app.emit("show", show_json(details, diff=diff), lambda style: show_text(details, style, diff=diff), as_json)
+    details = [d if diff else replace(d, diff=None) for d in Catalog(app.distribution).details(target)]
+    app.emit("show", ShowOutput(details), lambda style: show_text(details, style), as_json)

@@ -13,7 +13,7 @@ from patchctl.errors import DONE, FINDINGS, WrongUse
 @click.command("status")
 @workspace_option
 @click.option("--python", metavar="PY", help="Also say which tree this interpreter really imports.")
-@json_option
+@json_option("patchctl.workspace.status:Status")
 @click.pass_obj
 def command(app: App, workspace: Path, python: str | None, as_json: bool) -> int:
     """Say what a workspace holds: profile, form, pin, patches, edits, and whether it equals the lock.
@@ -32,5 +32,5 @@ def command(app: App, workspace: Path, python: str | None, as_json: bool) -> int
         raise WrongUse("--python needs a distribution: it says where the packages are", hint="name it with --root DIR")
     dist = Distribution.load(root, app.cache_folder) if root else None
     status = read_status(workspace, dist, python)
-    app.emit("status", status.as_json(), lambda style: status_text(status, style), as_json)
+    app.emit("status", status, lambda style: status_text(status, style), as_json)
     return DONE if status.clean else FINDINGS

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 @click.option("--alone", is_flag=True, help="Every feature has to apply on its pin with only what it requires, too.")
 @click.option("--static", is_flag=True, help="Only what needs no source: patches, names, headers, digests, pages.")
 @click.option("--quiet", "-q", is_flag=True, help="With text: print findings, and nothing else.")
-@format_option
+@format_option("patchctl.findings.render:VerifyOutput")
 @click.pass_obj
 def command(
     app: App,
@@ -65,7 +65,7 @@ def command(
     """
     from patchctl.check.rules import all_rules
     from patchctl.findings.formats import Shown
-    from patchctl.findings.render import report_json, report_text
+    from patchctl.findings.render import report_text, verify_output
 
     if workspace is not None:
         _refuse_sources(sources, static, proven, alone)
@@ -76,7 +76,7 @@ def command(
         silent = output == "json"
         root, report = _distribution(app, None if static else sources, proven=proven, isolated=alone, silent=silent)
     shown = Shown(report, "verify", root, all_rules() if output == "sarif" else {})
-    print_findings(app, output, shown, report_json(report), lambda style: report_text(report, style, quiet=quiet))
+    print_findings(app, output, shown, verify_output(report), lambda style: report_text(report, style, quiet=quiet))
     return report.exit_code(skip_unavailable=skip_unavailable or static)
 
 
@@ -85,6 +85,7 @@ def _distribution(
 ) -> tuple[Path, Report]:
     from patchctl.check.distribution import verify_distribution
     from patchctl.check.series import manifest_findings
+    from patchctl.cli.output_pages import output_pages
     from patchctl.manifest.diagnostics import InvalidManifest
     from patchctl.manifest.distribution import Distribution, find_root
 
@@ -95,7 +96,8 @@ def _distribution(
     except InvalidManifest as error:
         return root, manifest_findings(root, error)
     options = None if sources is None else sources.options()
-    return root, verify_distribution(dist, options, app.progress(silent), proven=proven, isolated=isolated)
+    pages = output_pages(root)
+    return root, verify_distribution(dist, options, app.progress(silent), pages, proven=proven, isolated=isolated)
 
 
 def _refuse_sources(sources: Sources, static: bool, proven: bool, alone: bool) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
-from patchctl.cluster.facts import SPAWNED, WORKER, NodeFacts, Seen
+from patchctl.cluster.facts import SPAWNED, WORKER, NodeFacts, SeenPackage
 from patchctl.cluster.fanout import Answer, ClusterNode, NoAnswer
 from patchctl.doctor.runtime import fits
 from patchctl.findings.report import Finding, Level, Report
@@ -363,7 +363,7 @@ def _imports(facts: Mapping[str, NodeFacts]) -> Iterator[Finding]:
     elsewhere: dict[str, tuple[tuple[str, str], ...]] = {}
     apart: dict[str, tuple[tuple[str, str], ...]] = {}
     for title, f in facts.items():
-        packages: dict[tuple[str, str], dict[str, Seen]] = {}
+        packages: dict[tuple[str, str], dict[str, SeenPackage]] = {}
         for seen in f.seen:
             if seen.upstream not in _gone(f):
                 packages.setdefault((seen.upstream, seen.package), {})[seen.view] = seen
@@ -391,12 +391,12 @@ def _imports(facts: Mapping[str, NodeFacts]) -> Iterator[Finding]:
     yield from _listed("views-differ", "a worker and its spawned processes import different packages: ", apart)
 
 
-def _differ(views: Mapping[str, Seen], workspace: str) -> bool:
+def _differ(views: Mapping[str, SeenPackage], workspace: str) -> bool:
     both = [_place(views[v], workspace) for v in (WORKER, SPAWNED) if v in views]
     return len(set(both)) > 1
 
 
-def _found(package: str, views: Mapping[str, Seen], workspace: str) -> str:
+def _found(package: str, views: Mapping[str, SeenPackage], workspace: str) -> str:
     """Return a package with the places outside the workspace where it is found."""
     places: dict[str, list[str]] = {}
     for view, seen in views.items():
@@ -412,6 +412,6 @@ def _listed(rule: str, head: str, rows: Mapping[str, tuple[tuple[str, str], ...]
         yield _difference(rule, head + "; ".join(text for _, text in found), nodes, upstream=_only(names))
 
 
-def _place(seen: Seen, workspace: str) -> str:
+def _place(seen: SeenPackage, workspace: str) -> str:
     """Return where a package is, with the workspace's folder replaced by WORKSPACE."""
     return f"at {seen.place.replace(workspace, 'WORKSPACE')}" if seen.place else seen.error or "not found"

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from dataclasses import asdict, dataclass, field
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
+from patchctl.doc import Doc
 from patchctl.manifest.typeinfo import build
 
 Verb = Literal["look", "status", "verify", "probe", "preview", "apply"]
@@ -83,97 +84,95 @@ class Request:
 
 @dataclass(frozen=True)
 class NodeFault:
-    """A finding of a node's own check: a rule of lint-rules.md. `file` is below the workspace if it is inside."""
+    """A finding of a node's own check."""
 
-    rule: str
-    message: str
-    file: str
-    severity: str = "error"
-    upstream: str | None = None
+    rule: Annotated[str, Doc("an id of lint-rules.md")]
+    message: Annotated[str, Doc("the fault")]
+    file: Annotated[str, Doc("below the workspace, where it lies there")]
+    severity: Annotated[str, Doc("error or note")] = "error"
+    upstream: Annotated[str | None, Doc("whose")] = None
 
 
 @dataclass(frozen=True)
 class TreeFacts:
-    """A tree of a node.
+    """A tree of a node."""
 
-    `tree` is the id computed from the files on disk, None if unreadable; `tip_tree` is the state's. `lock` as in
-    `status`: equal, silent, or the difference.
-    """
-
-    upstream: str
-    stack: str
-    form: str
-    folder: str
-    tip_commit: str
-    tip_tree: str
-    tree: str | None
-    patches: int
-    left_out: list[str]
-    lock: str
+    upstream: Annotated[str, Doc("its name")]
+    stack: Annotated[str, Doc("the stack's name")]
+    form: Annotated[str, Doc("git or sdist")]
+    folder: Annotated[str, Doc("where it lies")]
+    tip_commit: Annotated[str, Doc("the last patch's commit, by the state")]
+    tip_tree: Annotated[str, Doc("its tree, by the state")]
+    tree: Annotated[str | None, Doc("the tree that the files on disk make; null where they cannot be read")]
+    patches: Annotated[int, Doc("how many are applied")]
+    left_out: Annotated[list[str], Doc("the features that are not in the tree")]
+    lock: Annotated[str, Doc("equal, silent, or what is different")]
 
 
 @dataclass(frozen=True)
-class Seen:
-    """An import package as one kind of process finds it.
+class SeenPackage:
+    """An import package as one kind of process finds it."""
 
-    `view` is worker, spawned (by a worker's multiprocessing spawn, like an engine) or python (`--python`). `ours`
-    says whether it is the workspace's tree.
-    """
-
-    view: str
-    upstream: str
-    package: str
-    place: str | None
-    ours: bool
-    version: str | None
-    error: str | None
+    view: Annotated[
+        str, Doc("worker; spawned, a process that a worker spawned, as engines are; python, with `--python`")
+    ]
+    upstream: Annotated[str, Doc("whose package")]
+    package: Annotated[str, Doc("its name")]
+    place: Annotated[str | None, Doc("where it is found")]
+    ours: Annotated[bool, Doc("that is the workspace's tree")]
+    version: Annotated[str | None, Doc("as its metadata has it")]
+    error: Annotated[str | None, Doc("why it cannot be found")]
 
 
 @dataclass(frozen=True)
 class Failed:
-    """A patchctl error on a node: kind and exit code as in docs/exit-codes.md, message and hint."""
+    """A patchctl error on a node."""
 
-    kind: str
-    exit_code: int
-    what: str
-    hint: str | None = None
+    kind: Annotated[str, Doc("as in patchctl.error/1")]
+    exit_code: Annotated[int, Doc("what `patchctl` would end with there")]
+    what: Annotated[str, Doc("the message")]
+    hint: Annotated[str | None, Doc("what to try")] = None
 
 
 @dataclass(frozen=True)
 class NodeFacts:
     """Everything that a node reports.
 
-    `identity` identifies the workspace's folder on its file system, so that nodes sharing it are recognised;
-    `interpreter` is the Python whose packages were looked at. `changed` and `stashed` are of `apply`. `seconds` is by
-    part of the work.
+    `identity` identifies the workspace's folder on its file system, so that nodes sharing it are recognised.
+    `changed` and `stashed` are of `apply`.
     """
 
-    host: str
-    workspace: str
+    host: Annotated[str, Doc("the host's name")]
+    workspace: Annotated[str, Doc("the workspace there")]
     identity: list[str]
-    python: str
-    python_version: str
-    ray: str
-    interpreter: str
-    packages: dict[str, str | None]
-    environment: dict[str, str | None]
-    seen: list[Seen] = field(default_factory=list)
-    unseen: dict[str, str] = field(default_factory=dict)
-    applied: bool = False
-    profile: str | None = None
-    without: list[str] = field(default_factory=list)
-    root: str | None = None
-    lock_digest: str | None = None
-    distribution_digest: str | None = None
-    trees: list[TreeFacts] = field(default_factory=list)
-    faults: list[NodeFault] = field(default_factory=list)
-    not_checked: list[str] = field(default_factory=list)
+    python: Annotated[str, Doc("the interpreter of its workers")]
+    python_version: Annotated[str, Doc("its version")]
+    ray: Annotated[str, Doc("the version of Ray in a worker")]
+    interpreter: Annotated[str, Doc("the Python whose packages were looked at")]
+    packages: Annotated[dict[str, str | None], Doc("by requirement: the version; what is not installed is left out")]
+    environment: Annotated[
+        dict[str, str | None],
+        Doc("the variables that are set; the workspace's folder is written WORKSPACE, a secret `(set)`"),
+    ]
+    seen: Annotated[list[SeenPackage], Doc("where the packages of the trees are found")] = field(default_factory=list)
+    unseen: Annotated[dict[str, str], Doc("by view: why nobody could tell")] = field(default_factory=dict)
+    applied: Annotated[bool, Doc("there is a workspace")] = False
+    profile: Annotated[str | None, Doc("what it holds; null after a revert")] = None
+    without: Annotated[list[str], Doc("features left out with `--without`")] = field(default_factory=list)
+    root: Annotated[str | None, Doc("the distribution that it was made from")] = None
+    lock_digest: Annotated[str | None, Doc("over the locks of that distribution, where it is on the node")] = None
+    distribution_digest: Annotated[str | None, Doc("over its manifests, locks, patches and carried files")] = None
+    trees: Annotated[list[TreeFacts], Doc("by name")] = field(default_factory=list)
+    faults: Annotated[list[NodeFault], Doc("what the node's own check found, at most 20 of a kind in a tree")] = field(
+        default_factory=list
+    )
+    not_checked: Annotated[list[str], Doc("what could not be checked there")] = field(default_factory=list)
     changed: list[str] = field(default_factory=list)
     stashed: dict[str, str] = field(default_factory=dict)
-    failed: Failed | None = None
-    seconds: dict[str, float] = field(default_factory=dict)
+    failed: Annotated[Failed | None, Doc("why there is no more")] = None
+    seconds: Annotated[dict[str, float], Doc("how long the parts took")] = field(default_factory=dict)
     machine: MachineFacts | None = None
-    release: str | None = None
+    release: Annotated[str | None, Doc("the release that it is on")] = None
 
     def as_json(self) -> dict[str, Any]:
         return asdict(self)

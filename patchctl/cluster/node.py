@@ -26,7 +26,7 @@ from patchctl.cluster.facts import (
     NodeFacts,
     NodeFault,
     Request,
-    Seen,
+    SeenPackage,
     TreeFacts,
     request_of,
 )
@@ -263,7 +263,7 @@ def _tree_on_disk(tree: Tree, state: TreeState, changed: list[str]) -> str:
     return builder.write()
 
 
-def _seen(request: Request, tree: TreeStatus, dist: Distribution, views: dict[str, Any]) -> Iterator[Seen]:
+def _seen(request: Request, tree: TreeStatus, dist: Distribution, views: dict[str, Any]) -> Iterator[SeenPackage]:
     """Yield the tree's packages in every view."""
     packages = request.packages.get(tree.upstream, {})
     for view in (WORKER, SPAWNED):
@@ -273,10 +273,10 @@ def _seen(request: Request, tree: TreeStatus, dist: Distribution, views: dict[st
                 place, error, version = found[name]
                 wanted = (Path(tree.folder) / inner).resolve()
                 ours = place is not None and wanted in (Path(place).resolve(), *Path(place).resolve().parents)
-                yield Seen(view, tree.upstream, name, place, ours, version, error and one_line(error))
+                yield SeenPackage(view, tree.upstream, name, place, ours, version, error and one_line(error))
     if request.python is not None:
         for one in find_imports(request.python, tree.upstream, Path(tree.folder), dist):
-            yield Seen("python", tree.upstream, one.package, one.place, one.ours, None, one.error)
+            yield SeenPackage("python", tree.upstream, one.package, one.place, one.ours, None, one.error)
 
 
 def _own_lock(state: WorkspaceState, dist: Distribution) -> str | None:

@@ -12,8 +12,9 @@ import ast
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TypeGuard
+from typing import Annotated, TypeGuard
 
+from patchctl.doc import Doc
 from patchctl.drift.api_index import Found, Module, Modules, Reader, module_name
 from patchctl.patch.parse import Hunk
 
@@ -33,14 +34,13 @@ class PatchedSource:
 
 @dataclass(frozen=True)
 class ApiChange:
-    """An upstream name that changed: `was` and `now` are its signatures, `now` None if it is gone. `file` and `line` are the first
-    use."""
+    """An upstream name that changed."""
 
-    name: str
-    was: str
-    now: str | None
-    file: str
-    line: int
+    name: Annotated[str, Doc("in full, as in `package.module.Class.method`")]
+    was: Annotated[str, Doc("its signature on the stack's own base")]
+    now: Annotated[str | None, Doc("its signature there; null where it is gone")]
+    file: Annotated[str, Doc("the patched or carried file that uses it")]
+    line: Annotated[int, Doc("the first line of that file that does")]
 
 
 def written_lines(hunks: Sequence[Hunk]) -> frozenset[int]:

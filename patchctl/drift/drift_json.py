@@ -9,8 +9,9 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
+from patchctl.doc import Doc
 from patchctl.drift.api_diff import ApiChange
 from patchctl.drift.types import ARRIVES, PatchDrift, StackDrift
 from patchctl.errors import BadManifest, WrongUse
@@ -146,22 +147,22 @@ _CALLERS = "@"  # no name of a feature
 class Broke:
     """A patch that arrived before and does not now, or that uses an upstream name that changed since."""
 
-    upstream: str
-    stack: str
-    release: str
-    feature: str
-    why: str
+    upstream: Annotated[str, Doc("its name")]
+    stack: Annotated[str, Doc("the stack's name")]
+    release: Annotated[str, Doc("on which release")]
+    feature: Annotated[str, Doc("which feature; FEATURE@UPSTREAM of another upstream's")]
+    why: Annotated[str, Doc("files that are lost, or names that changed")]
 
 
 @dataclass(frozen=True)
 class Appeared:
     """A release that the earlier run did not have, and how many of the stack's patches arrive on it."""
 
-    upstream: str
-    stack: str
-    release: str
-    arrive: int
-    patches: int
+    upstream: Annotated[str, Doc("its name")]
+    stack: Annotated[str, Doc("the stack's name")]
+    release: Annotated[str, Doc("which release")]
+    arrive: Annotated[int, Doc("how many of the stack's patches arrive on it, or are not needed there")]
+    patches: Annotated[int, Doc("how many it has")]
 
 
 @dataclass(frozen=True)

@@ -7,11 +7,13 @@ finding can start a line of its own, steer a terminal or send commands to a CI r
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import groupby
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated
 
+from patchctl.doc import Doc
 from patchctl.errors import Tried
-from patchctl.findings.report import Finding, Report
+from patchctl.findings.report import Finding, NotChecked, Report
 from patchctl.terminal.text import counted, one_line, visible_line
 
 if TYPE_CHECKING:
@@ -21,51 +23,43 @@ LONGEST = 1000
 _LONGEST_NAME = 25
 
 
-def report_json(report: Report) -> dict[str, Any]:
-    """Return patchctl.verify/1 (docs/json.md). Strings are escaped, as readers may print them."""
-    return {
-        "findings": [
-            cleaned(
-                {
-                    "rule": f.rule,
-                    "message": f.message,
-                    "file": f.file,
-                    "line": f.line,
-                    "severity": f.level,
-                    "upstream": f.upstream,
-                    "patch": f.patch,
-                }
-            )
-            for f in report.sorted()
-        ],
-        "not_checked": [
-            {"what": n.what, "stack": n.stack, "tried": [[t.place, visible_line(t.reason)] for t in n.tried]}
-            for n in report.not_checked
-        ],
-        "checked": dict(sorted(report.counts.items())),
-        "without_source": report.unseen,
-        "errors": len(report.errors),
-        "notes": len(report.findings) - len(report.errors),
-    }
+@dataclass(frozen=True)
+class VerifyOutput:
+    """What `verify` prints."""
+
+    findings: Annotated[list[Finding], Doc("by file and line")]
+    not_checked: Annotated[list[NotChecked], Doc("what could not be had")]
+    checked: Annotated[dict[str, int], Doc("how many of each kind of thing were looked at")]
+    without_source: Annotated[list[str], Doc("stacks of which no form could be had")]
+    errors: Annotated[int, Doc("findings that fail the run")]
+    notes: Annotated[int, Doc("findings that do not")]
 
 
-def machine_json(finding: Finding, words: Mapping[str, str]) -> dict[str, Any]:
-    """Return the keys that Symptom and Preflight (docs/json.md) share. `words` translates levels."""
-    return cleaned(
-        {
-            "area": finding.rule,
-            "name": finding.name,
-            "level": words.get(finding.level, finding.level),
-            "what": finding.message,
-            "todo": finding.todo,
-            "needed": finding.needed,
-        }
-    )
+def verify_output(report: Report) -> VerifyOutput:
+    """A report as `verify` prints it."""
+    errors, checked = len(report.errors), dict(sorted(report.counts.items()))
+    notes = len(report.findings) - errors
+    return VerifyOutput(report.sorted(), report.not_checked, checked, report.unseen, errors, notes)
 
 
-def cleaned(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Escape every string to one line that is safe for a terminal."""
-    return {key: visible_line(value) if isinstance(value, str) else value for key, value in row.items()}
+@dataclass(frozen=True)
+class MachineFinding:
+    """What was found of one thing of a machine: of several findings the names may be the same."""
+
+    area: Annotated[str, Doc("what of the machine, or of the recipe that is to run there", line=True)]
+    name: Annotated[str, Doc("what was looked at", line=True)]
+    level: Annotated[
+        str, Doc("ok, note (to know, whatever the machine is), warning, wrong or missing, unknown", line=True)
+    ]
+    what: Annotated[str, Doc("what was found", line=True)]
+    todo: Annotated[str | None, Doc("what to do about it", line=True)]
+    needed: Annotated[bool, Doc("a run stops, or goes wrong, where it is not as it should be")]
+
+
+def of_machine(finding: Finding, error: str) -> tuple[str, str, str, str, str | None, bool]:
+    """The fields of a MachineFinding; `error` is the word for what is not as it should be."""
+    level = error if finding.level == "error" else finding.level
+    return finding.rule, finding.name, level, finding.message, finding.todo, finding.needed
 
 
 def report_text(report: Report, style: Style, *, quiet: bool = False) -> Iterator[str]:

@@ -9,9 +9,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Annotated, Literal
 
+from patchctl.doc import Doc
 from patchctl.errors import DONE, FINDINGS, PatchctlError, SourceUnavailable, Tried
+from patchctl.terminal.text import visible_line
 
 Level = Literal["ok", "note", "warning", "error", "unknown"]
 
@@ -28,13 +30,13 @@ class Finding:
     that did not have it.
     """
 
-    rule: str
-    message: str
-    file: str = ""
-    line: int | None = None
-    level: Level = "error"
-    upstream: str | None = None
-    patch: str | None = None
+    rule: Annotated[str, Doc("an id of lint-rules.md", line=True)]
+    message: Annotated[str, Doc("the fault", line=True)]
+    file: Annotated[str, Doc("where", line=True)] = ""
+    line: Annotated[int | None, Doc("from 1")] = None
+    level: Annotated[Level, Doc("error or note", key="severity")] = "error"
+    upstream: Annotated[str | None, Doc("whose", line=True)] = None
+    patch: Annotated[str | None, Doc("the patch's file", line=True)] = None
     name: str = ""
     nodes: tuple[str, ...] = ()
     reference: str | None = None
@@ -69,11 +71,15 @@ def looked_at(
 
 @dataclass(frozen=True)
 class NotChecked:
-    """Something that could not be checked, with every place tried. `stack` is "upstream name"."""
+    """Something that could not be checked, with every place tried."""
 
-    what: str
+    what: Annotated[str, Doc("what was to be checked")]
     tried: tuple[Tried, ...]
-    stack: str | None = None
+    stack: Annotated[str | None, Doc("upstream and name")] = None
+
+    @property
+    def places(self) -> Annotated[list[tuple[str, str]], Doc("every place and why it did not do", key="tried")]:
+        return [(t.place, visible_line(t.reason)) for t in self.tried]
 
 
 @dataclass

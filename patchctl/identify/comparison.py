@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
+from typing import Annotated
 
+from patchctl.doc import Doc
 from patchctl.git.objects import EXECUTABLE, REGULAR, SYMLINK, object_id
 from patchctl.identify.known import KnownTree
 from patchctl.identify.scan import BUILD_OUTPUTS, FileContent, Folder
@@ -22,18 +24,18 @@ _CRLF = "line ends are CRLF; with LF it would be the file"
 class FileDifference:
     """A file that is neither the pin's nor a patched version of it, and why."""
 
-    path: str
-    why: str
+    path: Annotated[str, Doc("the file, below the folder")]
+    why: Annotated[str, Doc("other content, CRLF, a symbolic link, not readable")]
 
 
 @dataclass(frozen=True)
 class PatchFound:
     """A patch of the stack found "wholly" (in all of its files that are here) or "partly" (missing in `without`)."""
 
-    file: str
-    feature: str
-    state: str
-    without: tuple[str, ...] = ()
+    file: Annotated[str, Doc("the patch's file")]
+    feature: Annotated[str, Doc("its feature")]
+    state: Annotated[str, Doc("wholly or partly")]
+    without: Annotated[tuple[str, ...], Doc("partly: the files that do not have it")] = ()
 
 
 @dataclass

@@ -9,7 +9,9 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
+from patchctl.doc import Doc
 from patchctl.identify.comparison import (
     Comparison,
     FileDifference,
@@ -29,48 +31,53 @@ _PLACES = 4
 
 @dataclass(frozen=True)
 class Identified:
-    """A pin that the folder contains, fully or nearly. Paths are below the folder.
+    """A pin that the folder contains, fully or nearly. Paths are below the folder."""
 
-    `at` is the matching folder of the tree, empty for the root; `form` is complete, package, sdist or part. `stacks`
-    are all stacks of this pin, `rivals` stacks of other pins that fit equally well.
-    """
-
-    upstream: str
-    stacks: tuple[str, ...]
-    commit: str
-    tag: str | None
-    listed_from: str
-    at: str
-    form: str
-    exact: bool
-    listed: int
-    present: int
-    equal: int
-    patched: int
-    added: int
-    patches: tuple[PatchFound, ...]
-    differing: tuple[FileDifference, ...]
-    missing: tuple[str, ...]
-    extra: tuple[str, ...]
-    modes: tuple[str, ...]
-    rivals: tuple[str, ...]
-    lock: bool
+    upstream: Annotated[str, Doc("its name")]
+    stacks: Annotated[tuple[str, ...], Doc("the stacks of this pin")]
+    commit: Annotated[str, Doc("the pin: its commit, or `sdist:SHA256` where the source distribution alone is pinned")]
+    tag: Annotated[str | None, Doc("the tag that named it")]
+    listed_from: Annotated[str, Doc("what the list of its files was made from")]
+    at: Annotated[str, Doc("the folder of the tree that this is, with `/` at its end; empty for the whole tree")]
+    form: Annotated[str, Doc("complete; package: the packages alone; sdist: as in the source distribution; part")]
+    exact: Annotated[bool, Doc("it is this pin, patched or not")]
+    listed: Annotated[int, Doc("files that the pin has")]
+    present: Annotated[int, Doc("of these, how many are here")]
+    equal: Annotated[int, Doc("of these, how many are as pinned")]
+    patched: Annotated[
+        int, Doc("how many are what the distribution's patches make of them, those that they add included")
+    ]
+    added: Annotated[int, Doc("files here that patches add and the pin does not have")]
+    patches: Annotated[tuple[PatchFound, ...], Doc("the stack's patches that are here")]
+    differing: Annotated[tuple[FileDifference, ...], Doc("files that are neither")]
+    missing: Annotated[tuple[str, ...], Doc("files that are not here while others of their folder are")]
+    extra: Annotated[tuple[str, ...], Doc("Python files inside the packages that the pin does not have")]
+    modes: Annotated[tuple[str, ...], Doc("files whose executable bit is another; no difference by itself")]
+    rivals: Annotated[tuple[str, ...], Doc("other pins that fit as well: the folder is too small a part")]
+    lock: Annotated[
+        bool, Doc("there is a lock, so that patched files can be told; true too for a stack without patches")
+    ]
 
 
 @dataclass(frozen=True)
 class Identification:
-    """The contents of a folder. `others` counts files of no pin, `build_outputs` compiled files."""
+    """The contents of a folder."""
 
-    folder: str
-    trees: tuple[Identified, ...]
-    others: int
-    build_outputs: int
-    links: int
-    passed_by: int
-    unreadable: tuple[str, ...]
+    folder: Annotated[str, Doc("what was looked at")]
+    trees: Annotated[
+        tuple[Identified, ...],
+        Doc("the pins that the folder holds, the one with most files first; empty for no known pin"),
+    ]
+    others: Annotated[int, Doc("files that belong to none of them")]
+    build_outputs: Annotated[int, Doc("of the rest: .so, .pyc and the like")]
+    links: Annotated[int, Doc("symbolic links, which are not followed")]
+    passed_by: Annotated[int, Doc("folders that were not looked into: .git, `__pycache__`, environments")]
+    unreadable: Annotated[tuple[str, ...], Doc("folders that could not be read")]
 
     @property
-    def exact(self) -> bool:
+    def exact(
+        self,
+    ) -> Annotated[bool, Doc("every tree that was found is exactly a pin's, and one was found: exit code 0")]:
         """Whether at least one tree was found and every one is exactly a pin's."""
         return bool(self.trees) and all(t.exact for t in self.trees) and not self.unreadable
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Annotated
 
+from patchctl.doc import Doc
 from patchctl.errors import PatchctlError, WrongUse
 from patchctl.git.objects import Files
 from patchctl.identify.lists import read_tree_list
@@ -24,17 +26,18 @@ PinFiles = Callable[[Stack], Files]
 
 @dataclass(frozen=True)
 class Candidate:
-    """How many of the series' `wanted` blobs a stack has: at its pin, and behind its last patch; and how many of the
-    paths. `base_commits` says that a mail names the pin's commit as its base."""
+    """A stack that a series may be for."""
 
-    upstream: str
-    stack: str
-    wanted: int
-    at_pin: int
-    at_tip: int
-    paths_wanted: int
-    paths: int
-    base_commit: bool
+    upstream: Annotated[str, Doc("its name")]
+    stack: Annotated[str, Doc("the stack's name")]
+    wanted: Annotated[
+        int, Doc("how many preimage blobs the mails name, less those that they make themselves", key="blobs")
+    ]
+    at_pin: Annotated[int, Doc("how many of them the pin has")]
+    at_tip: Annotated[int, Doc("how many of them are there behind the stack's last patch")]
+    paths_wanted: Annotated[int, Doc("how many files the patches read", key="paths")]
+    paths: Annotated[int, Doc("how many of them are there behind the stack's last patch", key="paths_found")]
+    base_commit: Annotated[bool, Doc("a mail's `base-commit:` is the pin", key="named_as_base")]
 
     @property
     def rank(self) -> tuple[int, int]:

@@ -7,7 +7,9 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Annotated
 
+from patchctl.doc import Doc
 from patchctl.errors import PatchctlError, SourceUnavailable
 from patchctl.git.catfile import ObjectReader
 from patchctl.git.history import CommitInfo
@@ -38,16 +40,15 @@ from patchctl.terminal.progress import Progress
 
 @dataclass(frozen=True)
 class Imported:
-    """One mail and the patch that it became. `notes` say what was mended and how its names were read; `open_lines` how
-    many lines of the header wait to be filled in."""
+    """One mail and the patch that it became."""
 
-    source: str
-    file: str
-    feature: str
-    subject: str
-    author: str
-    notes: tuple[str, ...]
-    open_lines: int
+    source: Annotated[str, Doc("the mail, with `#N` for the Nth of an mbox")]
+    file: Annotated[str, Doc("the patch file that it became")]
+    feature: Annotated[str, Doc("the feature's name")]
+    subject: Annotated[str, Doc("its subject")]
+    author: Annotated[str, Doc("name and address, as in the mail")]
+    notes: Annotated[tuple[str, ...], Doc("what was mended, and which prefix was taken off")]
+    open_lines: Annotated[int, Doc("how many lines of the header wait to be filled in")]
 
 
 @dataclass(frozen=True)

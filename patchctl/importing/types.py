@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Annotated, Literal
 
+from patchctl.doc import Doc
 from patchctl.errors import PatchctlError, Where
 from patchctl.terminal.text import counted
 
@@ -89,10 +90,10 @@ class Mail:
 
 @dataclass(frozen=True)
 class Left:
-    """What was passed over, and why: a cover letter, a file that is no mail."""
+    """What was passed over: a cover letter, a file that is no mail."""
 
-    file: str
-    why: str
+    file: Annotated[str, Doc("its path, with `#N` for the Nth mail of an mbox")]
+    why: Annotated[str, Doc("why it was passed over")]
 
 
 @dataclass

@@ -7,7 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
+from patchctl.doc import Doc
 from patchctl.errors import WrongUse
 from patchctl.install.environment import PythonEnvironment, check_shadows, pip_install, read_environment
 from patchctl.install.installable import InstallTree, Submodule, install_trees, submodules, write_submodules
@@ -34,37 +36,36 @@ from patchctl.workspace.state import load_state
 class InstallOptions:
     """How to install. With `isolated`, setup.py's requirements come from the package indexes, for this run only."""
 
-    python: str
-    editable: bool = False
-    native: bool = False
+    python: Annotated[str, Doc("the interpreter, in full")]
+    editable: Annotated[bool, Doc("the packages lead to the trees")] = False
+    native: Annotated[bool, Doc("upstream's builds compiled their extensions", key="build_native")] = False
     isolated: bool = True
-    dry_run: bool = False
+    dry_run: Annotated[bool, Doc("nothing was installed")] = False
 
 
 @dataclass(frozen=True)
 class InstalledTree:
-    """A tree as a package. `replaced` is the previous version; `imports` is what Python finds afterwards."""
+    """A tree as a package."""
 
-    upstream: str
-    distribution: str
-    version: str
-    replaced: str | None
-    tip_commit: str
-    imports: tuple[Import, ...]
+    upstream: Annotated[str, Doc("its name")]
+    distribution: Annotated[str, Doc("the package's name, as pip has it")]
+    version: Annotated[str, Doc("its version")]
+    replaced: Annotated[str | None, Doc("the version that the environment had")]
+    tip_commit: Annotated[str, Doc("the commit of the tree that was installed")]
+    imports: Annotated[tuple[Import, ...], Doc("what Python finds, in a dry run before")]
 
 
 @dataclass(frozen=True)
 class Installation:
-    """What an install did, or in a dry run would do.
+    """What an install did, or in a dry run would do."""
 
-    `passed_by` has the reason for each tree not installed; `packages` the differences from the profile's lock, None
-    without one for this machine.
-    """
-
-    trees: tuple[InstalledTree, ...]
-    passed_by: Mapping[str, str]
+    trees: Annotated[tuple[InstalledTree, ...], Doc("in the order of their names")]
+    passed_by: Annotated[Mapping[str, str], Doc("by upstream: why it was not installed")]
     profile: Profile | None = None
-    packages: tuple[PackageDifference, ...] | None = None
+    packages: Annotated[
+        tuple[PackageDifference, ...] | None,
+        Doc("how the environment differs from the lock of the profile's requirements; null where there is none for it"),
+    ] = None
 
 
 @dataclass(frozen=True)

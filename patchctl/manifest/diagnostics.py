@@ -6,7 +6,9 @@ import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
+from patchctl.doc import Doc
 from patchctl.errors import BadManifest, Where
 
 SHOWN = 50
@@ -15,13 +17,13 @@ LONGEST_QUOTE = 80
 
 @dataclass(frozen=True)
 class Problem:
-    """One error. `line` and `column` count from 1; `key` is a path as in `pin.commit`, empty for the whole file."""
+    """One error."""
 
-    file: str
-    line: int
-    column: int
-    key: str
-    what: str
+    file: Annotated[str, Doc("the manifest, or the mail")]
+    line: Annotated[int, Doc("from 1; 1 where the line is not known, as in an encoded mail")]
+    column: Annotated[int, Doc("from 1")]
+    key: Annotated[str, Doc("as in `pin.commit`; empty for the whole file; of a mail the kind of fault")]
+    what: Annotated[str, Doc("the fault")]
 
     @property
     def where(self) -> Where:

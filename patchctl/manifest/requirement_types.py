@@ -9,10 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
+from patchctl.doc import Doc
 from patchctl.manifest.types import (
     Address,
     Distributed,
-    Doc,
     FormatVersion,
     Name,
     OneOrMore,

@@ -10,15 +10,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Literal
 
+from patchctl.doc import Doc
+
 FORMAT = 1
 """The version of the manifest format, in each file as `schema: 1`."""
-
-
-class Doc:
-    """A key's description, which editors show through the JSON Schema."""
-
-    def __init__(self, text: str) -> None:
-        self.text = text
 
 
 class Pattern:

@@ -7,7 +7,9 @@ import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Annotated
 
+from patchctl.doc import Doc
 from patchctl.manifest.distribution import Distribution
 from patchctl.manifest.types import Requirement, Upstream
 from patchctl.pin.generated import BaseReader
@@ -23,12 +25,12 @@ _CANN = re.compile(r"^FROM\s+\S*cann:([0-9][0-9A-Za-z.]*)", re.IGNORECASE)
 
 @dataclass(frozen=True)
 class Proposal:
-    """A requirement, the version or limits that a file names, and the line."""
+    """What a file of upstream's says of a requirement."""
 
-    name: str
-    value: str
-    file: str
-    line: int
+    name: Annotated[str, Doc("a requirement of upstreams.yaml")]
+    value: Annotated[str, Doc("the version or limits")]
+    file: Annotated[str, Doc("the file of upstream's that says so")]
+    line: Annotated[int, Doc("its line, from 1")]
 
 
 def propose(requirements: Mapping[str, Requirement], source: BaseReader) -> list[Proposal]:

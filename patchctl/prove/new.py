@@ -14,9 +14,11 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from string import Template
+from typing import Annotated
 
 from patchctl.atomic import make_folder, replace_file
 from patchctl.catalog.evidence import keeps_tests
+from patchctl.doc import Doc
 from patchctl.errors import LocalEdits, WrongUse
 from patchctl.git.worktree import WorkTree
 from patchctl.manifest.distribution import Distribution
@@ -36,14 +38,18 @@ _FEATURE = re.compile(r"[a-z0-9][a-z0-9_]{0,99}")
 
 @dataclass(frozen=True)
 class NewPatch:
-    """What was begun: the work tree, its commit with the header, the files that were written and those that were there, by
-    path below the root. None are in a distribution that has its tests elsewhere."""
+    """What was begun, as `new` prints it. Files are below the root."""
 
-    folder: Path
-    base: str
-    commit: str
-    written: tuple[str, ...]
-    kept: tuple[str, ...]
+    upstream: Annotated[str, Doc("its name")]
+    stack: Annotated[str, Doc("the stack's name")]
+    feature: Annotated[str, Doc("the feature")]
+    folder: Annotated[Path, Doc("the work tree, as of `edit`")]
+    base: Annotated[str, Doc("the unpatched commit")]
+    tip: Annotated[str, Doc("the commit with the header, which changes nothing yet")]
+    written: Annotated[
+        tuple[str, ...], Doc("test, probe and mutation, below the root; none where the distribution keeps no tests")
+    ]
+    kept: Annotated[tuple[str, ...], Doc("those of them that were there")]
 
 
 def new_patch(
@@ -68,7 +74,8 @@ def new_patch(
         commit = _commit(opened.folder, opened.result.tip_commit, stack, rendered("header", feature=feature))
         undo.pop_all()
     kept = tuple(name for name in texts if name not in written)
-    return NewPatch(opened.folder, opened.result.base_commit, commit, tuple(written), kept)
+    named = (stack.upstream, stack.name, feature)
+    return NewPatch(*named, opened.folder, opened.result.base_commit, commit, tuple(written), kept)
 
 
 def _write(file: Path, text: str) -> None:

@@ -18,9 +18,11 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Annotated
 from xml.etree import ElementTree
 
 from patchctl import process_group
+from patchctl.doc import Doc
 from patchctl.prove.mutants import Mutant
 from patchctl.scratch import scratch
 
@@ -38,12 +40,12 @@ MESSAGE_CHARS = 200
 
 @dataclass(frozen=True)
 class PytestOutcome:
-    """What became of one test: `result` is passed, failed, error or skipped."""
+    """What became of one test."""
 
-    test: str
-    mark: str
-    result: str
-    message: str
+    test: Annotated[str, Doc("its name", line=True)]
+    mark: Annotated[str, Doc("on, off or misuse", line=True)]
+    result: Annotated[str, Doc("passed, failed, error or skipped", line=True)]
+    message: Annotated[str, Doc("the first line of what pytest said; empty where it passed", line=True)]
 
 
 @dataclass

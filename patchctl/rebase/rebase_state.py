@@ -6,9 +6,10 @@ import json
 from collections.abc import Collection
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from patchctl.atomic import replace_file
+from patchctl.doc import Doc
 from patchctl.errors import BadManifest
 from patchctl.git.worktree import WorkTree
 from patchctl.manifest.distribution import Distribution
@@ -28,27 +29,33 @@ Outcome = Literal["clean", "resolved", "replayed", "dropped", "postponed"]
 
 @dataclass(frozen=True)
 class RebaseStep:
-    """A patch that is done. `before` is the commit that it was, `commit` what it became, null if it did not arrive."""
+    """A patch that is done."""
 
-    stage: str
-    feature: str
-    before: str
-    outcome: Outcome
-    commit: str | None
-    reason: str = ""
-    notes: tuple[str, ...] = ()
+    stage: Annotated[str, Doc("the revision")]
+    feature: Annotated[str, Doc("the feature")]
+    before: Annotated[str, Doc("the commit that it was")]
+    outcome: Annotated[
+        Outcome,
+        Doc("clean (git alone), resolved (by a person), replayed (as it was resolved before), dropped, postponed"),
+    ]
+    commit: Annotated[str | None, Doc("what it became; null where it did not arrive")]
+    reason: Annotated[str, Doc("why it did not arrive; else empty")] = ""
+    notes: Annotated[tuple[str, ...], Doc("of files that upstream's script makes")] = ()
 
 
 @dataclass(frozen=True)
 class Stop:
-    """Where a person has to work. `paths` maps files in conflict to what is wrong with each; `seen` maps the other files of the
-    tree that HEAD does not have to their digests: anything else is the user's."""
+    """Where a person has to work."""
 
-    kind: Literal["conflict", "empty"]
-    feature: str
-    paths: dict[str, str] = field(default_factory=dict)
+    kind: Annotated[Literal["conflict", "empty"], Doc("conflict, or empty where nothing is left of the patch")]
+    feature: Annotated[str, Doc("the feature")]
+    paths: Annotated[dict[str, str], Doc("each file in conflict: what is wrong with it", key="files")] = field(
+        default_factory=dict
+    )
     seen: dict[str, str | None] = field(default_factory=dict)
-    reason: str = ""
+    reason: Annotated[
+        str, Doc("of an empty one, what upstream has and in which commit; of a conflict, the patch's own `Drop-When`")
+    ] = ""
 
 
 @dataclass(frozen=True)

@@ -2,31 +2,76 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated
 
+from patchctl.bundle.layout import BundledSource, BundleMember, Index
+from patchctl.bundle.signature import Signature
+from patchctl.doc import Doc
+from patchctl.errors import Tried
+from patchctl.stack.plan import Skipped
 from patchctl.terminal.progress import size_text
 from patchctl.terminal.text import visible_line
 
 if TYPE_CHECKING:
     from patchctl.bundle.create import Created
-    from patchctl.bundle.layout import Index
     from patchctl.bundle.reader import Bundle
-    from patchctl.bundle.signature import Signature
     from patchctl.terminal.style import Style
 
 
-def created_json(created: Created) -> dict[str, Any]:
-    """The shape patchctl.bundle.create/1 (docs/json.md)."""
-    tried = {(m.upstream, str(m.form)): [[t.place, t.reason] for t in m.failure.tried] for m in created.missing}
-    return {
-        **_head(created.path, created.size, created.sha256, created.index, created.signature),
-        "missing": [{"upstream": u, "form": f, "tried": tried.get((u, f), [])} for u, f in created.index.missing],
-        "skipped": [
-            {"upstream": s.upstream, "tried": [[t.place, t.reason] for t in s.tried]} for s in created.plan.skipped
-        ],
-    }
+@dataclass(frozen=True)
+class MissingForm:
+    """A form of a source that is not in a bundle."""
+
+    upstream: Annotated[str, Doc("its name")]
+    form: Annotated[str, Doc("git or sdist")]
+    tried: Annotated[
+        Sequence[Tried] | None,
+        Doc("only when it is created: every place and why it did not do", optional=True, pairs=True),
+    ] = None
+
+
+@dataclass(frozen=True)
+class UnpackOutput:
+    """What `bundle unpack` prints."""
+
+    file: Annotated[Path, Doc("the bundle")]
+    sha256: Annotated[str, Doc("the digest of the file")]
+    folder: Annotated[Path, Doc("where the distribution is now")]
+    files: Annotated[int, Doc("how many files it has")]
+
+
+@dataclass(frozen=True)
+class _OfBundle:
+    file: Annotated[Path, Doc("the bundle; one that was changed is an error of kind source-mismatch, which names what")]
+    size: Annotated[int, Doc("bytes")]
+    sha256: Annotated[str, Doc("the digest of the file, for `--sha256`")]
+    profile: Annotated[str, Doc("the profile")]
+    release: Annotated[str | None, Doc("the release that the profile is taken on")]
+    sources: Annotated[Sequence[BundledSource], Doc("what is in it")]
+    signature: Annotated[
+        Signature | None,
+        Doc(
+            "with `--sign`; of one that is there those that count, where `--allowed-signers` or the configuration asks"
+        ),
+    ]
+
+
+@dataclass(frozen=True)
+class CreateOutput(_OfBundle):
+    """What `bundle create` prints."""
+
+    missing: Annotated[Sequence[MissingForm], Doc("forms that could not be had")]
+    skipped: Annotated[Sequence[Skipped], Doc("with `--skip-unavailable`: upstreams of which no form could be had")]
+
+
+def created_output(created: Created) -> CreateOutput:
+    """What is in it, and where what is not was looked for."""
+    tried = {(m.upstream, str(m.form)): m.failure.tried for m in created.missing}
+    missing = [MissingForm(*one, tried.get(one, [])) for one in created.index.missing]
+    return CreateOutput(*_head(created), missing, created.plan.skipped)
 
 
 def created_text(created: Created, style: Style) -> Iterator[str]:
@@ -50,13 +95,20 @@ def created_text(created: Created, style: Style) -> Iterator[str]:
     yield f"sha256 {created.sha256}"
 
 
-def bundle_json(bundle: Bundle, *, members: bool) -> dict[str, Any]:
-    """The shapes patchctl.bundle.verify/1 and patchctl.bundle.show/1 (docs/json.md)."""
-    head = _head(bundle.path, bundle.size, bundle.sha256, bundle.index, bundle.signature)
-    missing = [{"upstream": u, "form": f} for u, f in bundle.index.missing]
-    rows = [{"name": m.name, "size": m.size, "sha256": m.sha256} for m in bundle.index.members]
+@dataclass(frozen=True)
+class BundleOutput(_OfBundle):
+    """What `bundle verify` and `bundle show` print."""
+
+    distrust: Annotated[str | None, Doc("where the user configuration says `warn`: why no signature counts")]
+    missing: Annotated[Sequence[MissingForm], Doc("forms that are not in it")]
+    members: Annotated[Sequence[BundleMember] | None, Doc("with `--members`", optional=True)]
+
+
+def bundle_output(bundle: Bundle, *, members: bool) -> BundleOutput:
+    """What it says of itself."""
+    missing = [MissingForm(*one) for one in bundle.index.missing]
     distrust = None if bundle.distrust is None else str(bundle.distrust)
-    return {**head, "distrust": distrust, "missing": missing, **({"members": rows} if members else {})}
+    return BundleOutput(*_head(bundle), distrust, missing, bundle.index.members if members else None)
 
 
 def show_text(bundle: Bundle, style: Style, *, members: bool) -> Iterator[str]:
@@ -91,24 +143,11 @@ def _signed(signature: Signature | None, style: Style) -> Iterator[str]:
         yield f"{style.good('signed')}{who} with {signer.key}"
 
 
-def _head(path: Path, size: int, sha256: str, index: Index, signature: Signature | None) -> dict[str, Any]:
-    rows = [
-        {"upstream": s.upstream, "form": s.form, "commit": s.commit, "version": s.version, "member": s.member}
-        for s in index.sources
-    ]
-    signed = signature and {
-        "file": str(signature.file),
-        "signers": [{"principal": signer.principal, "key": signer.key} for signer in signature.signers],
-    }
-    head = {
-        "file": str(path),
-        "size": size,
-        "sha256": sha256,
-        "profile": index.profile,
-        "release": index.release,
-        "sources": rows,
-    }
-    return {**head, "signature": signed}
+def _head(
+    one: Created | Bundle,
+) -> tuple[Path, int, str, str, str | None, Sequence[BundledSource], Signature | None]:
+    index = one.index
+    return one.path, one.size, one.sha256, index.profile, index.release, index.sources, one.signature
 
 
 def _sources(index: Index, style: Style) -> Iterator[str]:

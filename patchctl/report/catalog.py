@@ -1,29 +1,27 @@
-"""What `list`, `show`, `report`, `requirements` and `lock --requirements` print, as text and as JSON. Computes nothing."""
+"""What `list`, `show` and `report` print, as text and as JSON. Computes nothing."""
 
 from __future__ import annotations
 
 import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any
 
+from patchctl.catalog.features import (
+    FileRow,
+    PatchDetail,
+    PatchRow,
+    ProfileRow,
+    ReleaseRow,
+    RequirementRow,
+    StackRow,
+)
+from patchctl.catalog.overview import Overview
+from patchctl.doc import Doc, Spread
 from patchctl.terminal.text import patch_count, visible, visible_line
 
 if TYPE_CHECKING:
-    from patchctl.catalog.features import (
-        FileRow,
-        PatchDetail,
-        PatchRow,
-        ProfileRow,
-        ReleaseRow,
-        RequirementRow,
-        StackRow,
-    )
-    from patchctl.catalog.overview import Overview
     from patchctl.drift.drift_json import SavedDrift
-    from patchctl.requirements.lockfile import RequirementsLock
-    from patchctl.requirements.relock import LockedSet
-    from patchctl.requirements.sets import NamedSet
     from patchctl.terminal.style import Style
 
 Rows = Mapping[str, Sequence[Any]]
@@ -31,9 +29,16 @@ _WIDTH = 100
 _SHOWN = 12
 
 
-def list_json(what: str, rows: Rows) -> dict[str, Any]:
-    """The shape patchctl.list/1 (docs/json.md)."""
-    return {"what": what, **{kind: [asdict(row) for row in found] for kind, found in rows.items()}}
+@dataclass(frozen=True)
+class ListOutput:
+    """What `list` prints: the kinds that were asked for."""
+
+    what: Annotated[str, Doc("overview, or the kind that was asked for")]
+    releases: Annotated[Sequence[ReleaseRow] | None, Doc("the newest first", optional=True)] = None
+    profiles: Annotated[Sequence[ProfileRow] | None, Doc("on each release that they stand on", optional=True)] = None
+    stacks: Annotated[Sequence[StackRow] | None, Doc("by upstream", optional=True)] = None
+    patches: Annotated[Sequence[PatchRow] | None, Doc("in the order they apply", optional=True)] = None
+    requirements: Annotated[Sequence[RequirementRow] | None, Doc("what profiles run on", optional=True)] = None
 
 
 def list_text(what: str, rows: Rows, style: Style) -> Iterator[str]:
@@ -123,22 +128,20 @@ def _table(rows: Sequence[Sequence[str]]) -> Iterator[str]:
         yield "  ".join(cells).rstrip()
 
 
-def show_json(details: Sequence[PatchDetail], *, diff: bool) -> dict[str, Any]:
-    """The shape patchctl.show/1 (docs/json.md)."""
-    rows = [asdict(detail) for detail in details]
-    for row in rows:
-        if not diff:
-            del row["diff"]
-    return {"patches": rows}
+@dataclass(frozen=True)
+class ShowOutput:
+    """What `show` prints."""
+
+    patches: Annotated[Sequence[PatchDetail], Doc("one for each upstream that the feature spans")]
 
 
-def show_text(details: Sequence[PatchDetail], style: Style, *, diff: bool) -> Iterator[str]:
+def show_text(details: Sequence[PatchDetail], style: Style) -> Iterator[str]:
     """Each patch, with an empty line between two."""
     for number, detail in enumerate(details):
         if number:
             yield ""
         yield from _detail(detail, style)
-        if diff:
+        if detail.diff is not None:
             yield ""
             yield from (_coloured(line, style) for line in visible(detail.diff).split("\n"))
 
@@ -195,24 +198,15 @@ def _coloured(line: str, style: Style) -> str:
     return style(line, fg="red") if line.startswith("-") else style(line, fg="cyan") if line.startswith("@@") else line
 
 
-def page_json(seen: Overview, saved: SavedDrift | None) -> dict[str, Any]:
-    """What the page shows, but for the matrix; with `file`, the shape patchctl.report/1 (docs/json.md)."""
-    patches = []
-    for patch in seen.patches:
-        row = asdict(patch)
-        patches.append({**row.pop("row"), **row})
-    stacks = []
-    for stack in seen.stacks:
-        row = asdict(stack)
-        stacks.append({**row.pop("row"), **row})
-    return {
-        "profile": seen.profile,
-        "profiles": [asdict(p) for p in seen.profiles],
-        "stacks": stacks,
-        "patches": patches,
-        "recipes": [asdict(r) for r in seen.recipes],
-        "drift_problem": saved.problem if saved else None,
-    }
+@dataclass(frozen=True)
+class ReportOutput:
+    """What `report` prints: what the page shows, but for the matrix."""
+
+    file: Annotated[str, Doc("the page that was written")]
+    seen: Annotated[Overview, Spread()]
+    drift_problem: Annotated[
+        str | None, Doc("with `--drift`: why that run came to nothing, so that the page has no matrix")
+    ]
 
 
 def written_text(file: str, seen: Overview, saved: SavedDrift | None, style: Style) -> Iterator[str]:
@@ -223,36 +217,3 @@ def written_text(file: str, seen: Overview, saved: SavedDrift | None, style: Sty
         yield "without a drift matrix: `patchctl drift --matrix --json >FILE`, then --drift FILE"
     elif saved.problem is not None:
         yield f"without a drift matrix, as that run came to nothing: {visible_line(saved.problem)}"
-
-
-def relock_json(rows: Sequence[LockedSet], check: bool) -> dict[str, Any]:
-    """The shape patchctl.lock/1 with --requirements (docs/json.md)."""
-    return {"check": check, "stacks": [], "requirements": [asdict(row) for row in rows]}
-
-
-def relock_text(rows: Sequence[LockedSet], check: bool, style: Style) -> Iterator[str]:
-    """A line a lock, and below it what differed."""
-    for row in rows:
-        word = "written" if row.written else style.bad("differs")
-        word = word if row.differences else style.good("in step")
-        elsewhere = f", {row.elsewhere} of them without digests" if row.elsewhere else ""
-        yield f"{row.name:<12} {row.platform:<8} {word}  {row.packages} packages{elsewhere}"
-        yield from (f"    {line}" for line in row.differences[:_SHOWN])
-        if len(row.differences) > _SHOWN:
-            yield f"    and {len(row.differences) - _SHOWN} more"
-    if not rows:
-        yield "no profile names a set of requirements"
-
-
-def requirements_json(named: NamedSet, lock: RequirementsLock, profile: str) -> dict[str, Any]:
-    """The shape patchctl.requirements/1 (docs/json.md)."""
-    packages = [asdict(p) for p in lock.packages.values()]
-    overrides = [asdict(o) for o in named.value.overrides]
-    return {
-        "profile": profile,
-        "set": named.name,
-        "platform": lock.platform,
-        "python": named.value.python,
-        "packages": packages,
-        "overrides": overrides,
-    }

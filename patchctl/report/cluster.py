@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Annotated
 
 from patchctl.cluster.facts import NodeFacts
+from patchctl.doc import Doc
 from patchctl.terminal.text import counted, one_line, visible_line
 
 if TYPE_CHECKING:
     from patchctl.cluster.compare import Compared
-    from patchctl.cluster.deploy import Deployment
+    from patchctl.cluster.deploy import Deployment, DeployResult
     from patchctl.cluster.fanout import ClusterNode
     from patchctl.findings.report import Finding
     from patchctl.terminal.style import Style
@@ -20,48 +22,65 @@ _LONGEST = 1000
 _ABSENT = {"dead": "DEAD", "silent": "NO ANSWER", "broken": "FAILED"}
 
 
-def compared_json(compared: Compared, address: str, ray: str) -> dict[str, Any]:
-    """The shapes patchctl.cluster.verify/1 and patchctl.cluster.status/1 (docs/json.md)."""
-    return {
-        "address": address,
-        "ray": ray,
-        "profile": compared.profile,
-        "clean": compared.clean,
-        "nodes": [_node_json(compared, node) for node in compared.answers],
-        "differences": [_difference_json(d) for d in compared.differences],
-    }
+@dataclass(frozen=True)
+class NodeDifference:
+    """What is not alike, or not as it should be."""
+
+    rule: Annotated[str, Doc("docs/cluster.md lists them; what a node's own check found has its rule of lint-rules.md")]
+    message: Annotated[str, Doc("what differs")]
+    nodes: Annotated[tuple[str, ...], Doc("the nodes that have it; empty for the cluster as a whole")]
+    severity: Annotated[str, Doc("error or note")]
+    upstream: Annotated[str | None, Doc("whose")]
+    file: Annotated[str | None, Doc("below the workspace")]
+    reference: Annotated[
+        str | None, Doc("held against: lock, profile, recipe, majority; null where nobody can tell which is right")
+    ]
+    todo: Annotated[str | None, Doc("what to do")]
 
 
-def _difference_json(d: Finding) -> dict[str, Any]:
-    return {
-        "rule": d.rule,
-        "message": d.message,
-        "nodes": list(d.nodes),
-        "severity": d.level,
-        "upstream": d.upstream,
-        "file": d.file or None,
-        "reference": d.reference,
-        "todo": d.todo,
-    }
+@dataclass(frozen=True)
+class NodeOutput:
+    """A node that the cluster knows."""
+
+    node: Annotated[str, Doc("its name in Ray, with a part of its id where several have one name")]
+    address: Annotated[str, Doc("its address")]
+    id: Annotated[str, Doc("its id in Ray")]
+    state: Annotated[
+        str, Doc("ok, odd, dead (its raylet is gone), silent (no answer in time), broken (its task failed)")
+    ]
+    why: Annotated[str | None, Doc("dead, silent and broken: what happened")]
+    facts: Annotated[NodeFacts | None, Doc("what it answered")]
 
 
-def _node_json(compared: Compared, node: ClusterNode) -> dict[str, Any]:
-    answer = compared.answers[node]
-    facts = answer.as_json() if isinstance(answer, NodeFacts) else None
-    if facts is not None:
-        for key in ("identity", "changed", "stashed", "machine"):
-            del facts[key]
-        for key in ("packages", "environment"):
-            facts[key] = {name: value for name, value in facts[key].items() if value is not None}
-    why = None if isinstance(answer, NodeFacts) else answer.what
-    return {
-        "node": node.title,
-        "address": node.address,
-        "id": node.id,
-        "state": compared.state(node),
-        "why": why,
-        "facts": facts,
-    }
+@dataclass(frozen=True)
+class ClusterOutput:
+    """What `cluster verify` and `cluster status` print."""
+
+    address: Annotated[str, Doc("the cluster, as it was named")]
+    ray: Annotated[str, Doc("the version of Ray that asked")]
+    profile: Annotated[str | None, Doc("the profile that was asked for, else what most nodes hold")]
+    clean: Annotated[bool, Doc("no difference of severity error: exit code 0")]
+    nodes: Annotated[list[NodeOutput], Doc("every node that the cluster knows, by name")]
+    differences: Annotated[list[NodeDifference], Doc("what is not alike, or not as it should be")]
+
+
+def cluster_output(compared: Compared, address: str, ray: str) -> ClusterOutput:
+    """Every node, and what differs."""
+    nodes = [_node(compared, node) for node in compared.answers]
+    differences = [
+        NodeDifference(d.rule, d.message, d.nodes, d.level, d.upstream, d.file or None, d.reference, d.todo)
+        for d in compared.differences
+    ]
+    return ClusterOutput(address, ray, compared.profile, compared.clean, nodes, differences)
+
+
+def _node(compared: Compared, node: ClusterNode) -> NodeOutput:
+    answer, named = compared.answers[node], (node.title, node.address, node.id, compared.state(node))
+    if not isinstance(answer, NodeFacts):
+        return NodeOutput(*named, answer.what, None)
+    known = ({n: v for n, v in given.items() if v is not None} for given in (answer.packages, answer.environment))
+    packages, environment = known
+    return NodeOutput(*named, None, replace(answer, packages={**packages}, environment={**environment}))
 
 
 def compared_text(compared: Compared, address: str, style: Style) -> Iterator[str]:
@@ -129,38 +148,63 @@ def _who(d: Finding, total: int) -> str:
     return shown if len(d.nodes) <= _SHOWN else f"{shown} and {len(d.nodes) - _SHOWN} more"
 
 
-def deployment_json(out: Deployment, address: str, ray: str, profile: str, *, dry_run: bool) -> dict[str, Any]:
-    """The shape patchctl.cluster.apply/1 (docs/json.md)."""
-    rows = []
-    for node, result in out.results.items():
-        facts = result.facts
-        rows.append(
-            {
-                "node": node.title,
-                "address": node.address,
-                "id": node.id,
-                "state": result.state,
-                "why": result.why,
-                "exit_code": result.code,
-                "writer": result.writer,
-                "workspace": facts.workspace if facts else None,
-                "changed": facts.changed if facts else [],
-                "stashed": facts.stashed if facts else {},
-                "trees": {t.upstream: t.tip_tree for t in facts.trees} if facts else {},
-                "skipped": facts.not_checked if facts else [],
-                "seconds": facts.seconds if facts else {},
-            }
-        )
-    gone = [{"node": node.title, "address": node.address, "why": why} for node, why in out.gone.items()]
-    return {
-        "address": address,
-        "ray": ray,
-        "profile": profile,
-        "dry_run": dry_run,
-        "missing": out.missing,
-        "nodes": rows,
-        "gone": gone,
-    }
+@dataclass(frozen=True)
+class AppliedNode:
+    """What became of a node that counts."""
+
+    node: Annotated[str, Doc("as in cluster verify")]
+    address: Annotated[str, Doc("its address")]
+    id: Annotated[str, Doc("its id in Ray")]
+    state: Annotated[str, Doc("applied, unchanged, would-change, shared, held-back, failed")]
+    why: Annotated[str | None, Doc("of failed and held-back")]
+    exit_code: Annotated[int, Doc("of failed: what `patchctl apply` would end with there")]
+    writer: Annotated[str | None, Doc("of shared: the node that wrote the workspace")]
+    workspace: Annotated[str | None, Doc("the workspace there")]
+    changed: Annotated[list[str], Doc("upstreams whose trees were changed")]
+    stashed: Annotated[dict[str, str], Doc("by upstream: the branch that keeps local edits")]
+    trees: Annotated[dict[str, str], Doc("by upstream: the tree now")]
+    skipped: Annotated[list[str], Doc("upstreams that could not be had, with the places tried")]
+    seconds: Annotated[dict[str, float], Doc("how long the parts took")]
+
+
+@dataclass(frozen=True)
+class GoneNode:
+    """A node that was passed by."""
+
+    node: Annotated[str, Doc("as in cluster verify")]
+    address: Annotated[str, Doc("its address")]
+    why: Annotated[str, Doc("what is known of it")]
+
+
+@dataclass(frozen=True)
+class ClusterApplyOutput:
+    """What `cluster apply` prints."""
+
+    address: Annotated[str, Doc("the cluster, as it was named")]
+    ray: Annotated[str, Doc("the version of Ray that asked")]
+    profile: Annotated[str, Doc("the profile")]
+    dry_run: Annotated[bool, Doc("nothing was written")]
+    missing: Annotated[
+        str | None,
+        Doc("`--nodes`: how many there are, when they are too few; `--skip-unreachable`: that no node answers"),
+    ]
+    nodes: Annotated[list[AppliedNode], Doc("the nodes that count: those of `gone` are not among them")]
+    gone: Annotated[list[GoneNode], Doc("not there, and passed by with `--nodes` or `--skip-unreachable`")]
+
+
+def applied_output(out: Deployment, address: str, ray: str, profile: str, *, dry_run: bool) -> ClusterApplyOutput:
+    """Every node."""
+    nodes = [_applied(node, result) for node, result in out.results.items()]
+    gone = [GoneNode(node.title, node.address, why) for node, why in out.gone.items()]
+    return ClusterApplyOutput(address, ray, profile, dry_run, out.missing, nodes, gone)
+
+
+def _applied(node: ClusterNode, result: DeployResult) -> AppliedNode:
+    row = (node.title, node.address, node.id, result.state, result.why, result.code, result.writer)
+    if (facts := result.facts) is None:
+        return AppliedNode(*row, None, [], {}, {}, [], {})
+    trees = {t.upstream: t.tip_tree for t in facts.trees}
+    return AppliedNode(*row, facts.workspace, facts.changed, facts.stashed, trees, facts.not_checked, facts.seconds)
 
 
 def deployment_text(out: Deployment, profile: str, style: Style, *, dry_run: bool) -> Iterator[str]:

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated
 
-from patchctl.drift.types import ARRIVES, CONFLICT, EXACT, GONE, LOST, MOVED, THREE_WAY, UNKNOWN, UPSTREAM
+from patchctl.blame.edited import EditedTree
+from patchctl.doc import Doc
+from patchctl.drift.drift_json import Appeared, Broke
+from patchctl.drift.types import ARRIVES, CONFLICT, EXACT, GONE, LOST, MOVED, THREE_WAY, UNKNOWN, UPSTREAM, StackDrift
 from patchctl.errors import DONE, FINDINGS, MOVES_CLEANLY, SOMEBODY_HAS_TO_WORK
 from patchctl.findings.report import Finding, NotChecked
 from patchctl.terminal.text import counted, one_line, patch_count, visible_line
 
 if TYPE_CHECKING:
-    from patchctl.blame.edited import EditedTree
     from patchctl.drift.api_diff import ApiChange
-    from patchctl.drift.drift_json import Appeared, News
-    from patchctl.drift.types import CallerDrift, FileDrift, HunkDrift, PatchDrift, ReleaseDrift, StackDrift
+    from patchctl.drift.drift_json import News
+    from patchctl.drift.types import CallerDrift, FileDrift, HunkDrift, PatchDrift, ReleaseDrift
     from patchctl.findings.report import Level
     from patchctl.terminal.style import Style
 
@@ -38,15 +40,26 @@ def _callers(stacks: Sequence[StackDrift]) -> list[CallerDrift]:
     return [c for s in stacks for r in s.releases for c in r.callers]
 
 
-def drift_json(stacks: Sequence[StackDrift], news: News | None) -> dict[str, Any]:
-    """The shape patchctl.drift/1 (docs/json.md)."""
-    rows = [asdict(s) for s in stacks]
-    for stack, row in zip(stacks, rows, strict=True):
-        for release, below in zip(stack.releases, row["releases"], strict=True):
-            for patch, one in zip(release.patches, below["patches"], strict=True):
-                one |= {"stale": patch.stale, "clean": patch.clean}
-    more = {} if news is None else asdict(news)
-    return {"stacks": rows, "trees": [], "verdict": exit_code(stacks), **more}
+@dataclass(frozen=True)
+class DriftOutput:
+    """What `drift` prints."""
+
+    stacks: Annotated[Sequence[StackDrift], Doc("stacks on other releases, in the order of the manifests")]
+    trees: Annotated[Sequence[EditedTree], Doc("with `--workspace`: every tree of it")]
+    verdict: Annotated[
+        int,
+        Doc("0 nothing is stale, 10 nobody has to work, 20 somebody has to; of a workspace 1 where something differs"),
+    ]
+    broke: Annotated[Sequence[Broke] | None, Doc("with `--since`: what newly broke", optional=True)] = None
+    appeared: Annotated[
+        Sequence[Appeared] | None,
+        Doc("with `--since`: releases that the earlier run did not name", optional=True),
+    ] = None
+
+
+def drift_output(stacks: Sequence[StackDrift], news: News | None) -> DriftOutput:
+    """Of releases."""
+    return DriftOutput(stacks, (), exit_code(stacks), *((news.broke, news.appeared) if news else ()))
 
 
 def drift_text(stacks: Sequence[StackDrift], news: News | None, style: Style) -> Iterator[str]:
@@ -229,10 +242,9 @@ def _findings(stack: StackDrift, release: ReleaseDrift, patch: PatchDrift, count
         yield row("drift-name", message, bad=not patch.clean)
 
 
-def edited_json(trees: Sequence[EditedTree]) -> dict[str, Any]:
-    """The shape patchctl.drift/1 (docs/json.md)."""
-    found = any(t.files or t.problem for t in trees)
-    return {"stacks": [], "trees": [asdict(t) for t in trees], "verdict": FINDINGS if found else DONE}
+def edited_output(trees: Sequence[EditedTree]) -> DriftOutput:
+    """Of a workspace."""
+    return DriftOutput((), trees, FINDINGS if any(t.files or t.problem for t in trees) else DONE)
 
 
 def edited_text(trees: Sequence[EditedTree], style: Style) -> Iterator[str]:

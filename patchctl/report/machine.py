@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated
 
+from patchctl.doc import Doc, Spread
 from patchctl.doctor.runtime import package_findings
-from patchctl.findings.render import machine_json, machine_text
-from patchctl.findings.report import Report, looked_at
+from patchctl.errors import Tried
+from patchctl.findings.render import MachineFinding, machine_text, of_machine
+from patchctl.findings.report import Finding, Report, looked_at
+from patchctl.install.install import Installation, InstallOptions
 from patchctl.requirements.interpreter import summary
 from patchctl.terminal.text import visible_line
 
 if TYPE_CHECKING:
-    from patchctl.findings.report import Finding
-    from patchctl.install.install import Installation, InstallOptions
     from patchctl.manifest.types import Profile
     from patchctl.requirements.package_differences import PackageDifference
     from patchctl.terminal.style import Style
@@ -29,10 +30,27 @@ _AREAS = {
 _WORDS = {"ok": "ok", "warning": "warning", "error": "missing"}
 
 
-def doctor_json(findings: Sequence[Finding], profile: str | None) -> dict[str, Any]:
-    """The shape patchctl.doctor/1 (docs/json.md)."""
-    rows = [{**machine_json(f, _WORDS), "tried": [asdict(t) for t in f.tried], "blocks": f.blocks} for f in findings]
-    return {"profile": profile, "healthy": not any(f.blocks for f in findings), "findings": rows}
+@dataclass(frozen=True)
+class Symptom(MachineFinding):
+    """What `doctor` found of one thing."""
+
+    tried: Annotated[tuple[Tried, ...], Doc("the places that did not have it")]
+    blocks: Annotated[bool, Doc("needed and missing")]
+
+
+@dataclass(frozen=True)
+class DoctorOutput:
+    """What `doctor` prints."""
+
+    profile: Annotated[str | None, Doc("`--profile`")]
+    healthy: Annotated[bool, Doc("nothing that patchctl needs is missing: exit code 0")]
+    findings: Annotated[list[Symptom], Doc("in the order of the areas: machine, sources, tests, runtime")]
+
+
+def doctor_output(findings: Sequence[Finding], profile: str | None) -> DoctorOutput:
+    """All of them."""
+    rows = [Symptom(*of_machine(f, "missing"), f.tried, f.blocks) for f in findings]
+    return DoctorOutput(profile, not any(f.blocks for f in findings), rows)
 
 
 def doctor_text(findings: Sequence[Finding], style: Style) -> Iterator[str]:
@@ -42,18 +60,13 @@ def doctor_text(findings: Sequence[Finding], style: Style) -> Iterator[str]:
     yield style.bad(f"lacking: {lacking}") if lacking else style.good("nothing that patchctl needs is missing")
 
 
-def install_json(found: Installation, options: InstallOptions, workspace: Path) -> dict[str, Any]:
-    """The shape patchctl.install/1 (docs/json.md)."""
-    return {
-        "workspace": str(workspace),
-        "python": options.python,
-        "editable": options.editable,
-        "build_native": options.native,
-        "dry_run": options.dry_run,
-        "trees": [asdict(tree) for tree in found.trees],
-        "passed_by": dict(found.passed_by),
-        "packages": None if found.packages is None else [asdict(d) for d in found.packages],
-    }
+@dataclass(frozen=True)
+class InstallOutput:
+    """What `install` prints."""
+
+    workspace: Annotated[Path, Doc("its folder")]
+    options: Annotated[InstallOptions, Spread()]
+    found: Annotated[Installation, Spread()]
 
 
 def install_report(found: Installation, options: InstallOptions) -> Report:

@@ -9,12 +9,12 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from patchctl import __version__
 from patchctl.catalog.overview import Overview
+from patchctl.output import to_json
 from patchctl.report import page_drift, page_parts
 from patchctl.report.markup import Markup, embedded, join, raw, tag, text
 
@@ -42,8 +42,8 @@ def is_page(data: bytes) -> bool:
     )
 
 
-def page(seen: Overview, saved: SavedDrift | None, patches: Sequence[Mapping[str, Any]]) -> bytes:
-    """The whole file. `patches` are embedded as JSON, for the filter."""
+def page(seen: Overview, saved: SavedDrift | None) -> bytes:
+    """The whole file. The patches are embedded as JSON, for the filter."""
     style, script = ((_FOLDER / name).read_text(encoding="utf-8") for name in ("page.css", "page.js"))
     policy = f"default-src 'none'; style-src {_digest(style)}; script-src {_digest(script)}; base-uri 'none'; form-action 'none'"
     title = f"{seen.profile or 'all profiles'} · patchctl report"
@@ -57,7 +57,12 @@ def page(seen: Overview, saved: SavedDrift | None, patches: Sequence[Mapping[str
         tag("title", title),
         raw("style", style),
     ]
-    island = raw("script", embedded(json.dumps(patches, sort_keys=True)), type="application/json", id="data")
+    island = raw(
+        "script",
+        embedded(json.dumps([to_json(one) for one in seen.patches], sort_keys=True)),
+        type="application/json",
+        id="data",
+    )
     body = [_body(page_parts.Names(seen), saved), island, raw("script", script)]
     whole = tag(
         "html", tag("head", "\n", join(head, "\n"), "\n"), "\n", tag("body", "\n", join(body, "\n"), "\n"), lang="en"

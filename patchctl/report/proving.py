@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated
 
+from patchctl.blame.bisect import Bisected, BisectRun, Unit
+from patchctl.blame.blame import Blamed
+from patchctl.doc import Doc
+from patchctl.prove.runs import PytestOutcome, PytestRun
 from patchctl.terminal.text import one_line, visible_line
 
 if TYPE_CHECKING:
-    from patchctl.blame.bisect import Bisected, BisectRun, Unit
-    from patchctl.blame.blame import Blamed
     from patchctl.manifest.types import Profile
     from patchctl.prove.prove import Verdict
-    from patchctl.prove.runs import PytestRun
     from patchctl.terminal.style import Style
 
 _REASONS = {
@@ -28,26 +29,41 @@ def trees_of(stack: str) -> str:
     return f"build/trees/{stack.replace('/', '-')}"
 
 
-def prove_json(verdicts: Sequence[Verdict], orphans: Sequence[str]) -> dict[str, Any]:
-    """The shape patchctl.prove/1 (docs/json.md)."""
-    return {"features": [_verdict_json(verdict) for verdict in verdicts], "problems": list(orphans)}
+@dataclass(frozen=True)
+class ProvedFeature:
+    """A feature on a stack."""
+
+    upstream: Annotated[str, Doc("whose")]
+    stack: Annotated[str, Doc("the stack that it was proven on")]
+    feature: Annotated[str, Doc("the feature")]
+    status: Annotated[str, Doc("proven, not proven or skipped; of a feature that the stack dropped met or not met")]
+    reasons: Annotated[list[str], Doc("what is wrong, and why tests were skipped", line=True)]
+    kept: Annotated[int, Doc("runs that the record showed already")]
+    base: Annotated[list[PytestOutcome], Doc("the tests on the unpatched trees")]
+    patched: Annotated[list[PytestOutcome], Doc("the tests on the patched trees")]
+    mutants: Annotated[dict[str, list[PytestOutcome]], Doc("the tests on each mutation, until one was red")]
 
 
-def _verdict_json(verdict: Verdict) -> dict[str, Any]:
-    def outcomes(run: PytestRun) -> list[dict[str, str]]:
-        return [{k: visible_line(v) for k, v in asdict(one).items()} for one in run.outcomes]
+@dataclass(frozen=True)
+class ProveOutput:
+    """What `prove` prints."""
 
-    return {
-        "upstream": verdict.upstream,
-        "stack": verdict.stack,
-        "feature": verdict.feature,
-        "status": verdict.status,
-        "reasons": [visible_line(reason) for reason in verdict.reasons],
-        "kept": verdict.kept,
-        "base": outcomes(verdict.base),
-        "patched": outcomes(verdict.patched),
-        "mutants": {name: outcomes(run) for name, run in verdict.mutants.items()},
-    }
+    features: Annotated[list[ProvedFeature], Doc("one for each feature and stack, in the order of the stacks")]
+    problems: Annotated[
+        Sequence[str],
+        Doc("with `--all`: tests and mutations that lie in no feature's folder, as the rule `left-over` has them"),
+    ]
+
+
+def prove_output(verdicts: Sequence[Verdict], orphans: Sequence[str]) -> ProveOutput:
+    """With the outcomes of what ran now."""
+    return ProveOutput([_proved(verdict) for verdict in verdicts], orphans)
+
+
+def _proved(v: Verdict) -> ProvedFeature:
+    mutants = {name: run.outcomes for name, run in v.mutants.items()}
+    head = (v.upstream, v.stack, v.feature, v.status, v.reasons, v.kept)
+    return ProvedFeature(*head, v.base.outcomes, v.patched.outcomes, mutants)
 
 
 def verdict_text(verdict: Verdict, style: Style, trees: str | None) -> Iterator[str]:
@@ -97,16 +113,28 @@ def summary_text(verdicts: Sequence[Verdict], orphans: Sequence[str], style: Sty
     yield ", ".join(f"{number} {status}" for status, number in sorted(counts.items())) or "nothing to prove"
 
 
-def bisect_json(found: Bisected, profile: Profile) -> dict[str, Any]:
-    """The shape patchctl.bisect/1 (docs/json.md)."""
-    return {
-        "profile": profile.name,
-        "release": profile.release,
-        "order": [_unit(u) for u in found.order],
-        "tried": [asdict(t) for t in found.tried],
-        "broken": [_unit(u) for u in found.broken],
-        "reason": found.reason,
-    }
+@dataclass(frozen=True)
+class BisectOutput:
+    """What `bisect` prints."""
+
+    profile: Annotated[str, Doc("whose patches")]
+    release: Annotated[
+        str | None, Doc("the release that it was taken on; null where the profile names its stacks itself")
+    ]
+    order: Annotated[
+        list[list[str]], Doc("FEATURE@UPSTREAM in the order they were put in; several in one list require each other")
+    ]
+    tried: Annotated[tuple[BisectRun, ...], Doc("the runs of the command")]
+    broken: Annotated[list[list[str]], Doc("of `order`: what broke it; several where runs between them were skipped")]
+    reason: Annotated[
+        str | None, Doc("why nothing is: good (the command succeeds with all), base (it fails without any)")
+    ]
+
+
+def bisect_output(found: Bisected, profile: Profile) -> BisectOutput:
+    """With the names of the patches."""
+    order, broken = ([_unit(u) for u in units] for units in (found.order, found.broken))
+    return BisectOutput(profile.name, profile.release, order, found.tried, broken, found.reason)
 
 
 def _unit(unit: Unit) -> list[str]:
@@ -130,9 +158,11 @@ def bisect_text(found: Bisected, style: Style) -> Iterator[str]:
     yield f"found in {len(found.tried)} runs over {len(found.order)} patches"
 
 
-def blame_json(found: Sequence[Blamed]) -> dict[str, Any]:
-    """The shape patchctl.blame/1 (docs/json.md)."""
-    return {"lines": [{**asdict(one.place), **{k: v for k, v in asdict(one).items() if k != "place"}} for one in found]}
+@dataclass(frozen=True)
+class BlameOutput:
+    """What `blame` prints."""
+
+    lines: Annotated[list[Blamed], Doc("in the order of the traceback")]
 
 
 def blame_text(found: Sequence[Blamed], style: Style) -> Iterator[str]:

@@ -1,13 +1,20 @@
-"""What `import`, `pin` and `rebase` did to a stack, as text and as JSON. Computes nothing."""
+"""What `import`, `pin`, `edit`, `export` and `rebase` did to a stack, as text and as JSON. Computes nothing."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated
 
-from patchctl.errors import DONE, MOVES_CLEANLY, SOMEBODY_HAS_TO_WORK
+from patchctl.doc import Doc
+from patchctl.errors import DONE, MOVES_CLEANLY, SOMEBODY_HAS_TO_WORK, Tried
+from patchctl.importing.bases import Candidate
+from patchctl.importing.import_patches import Imported
+from patchctl.importing.types import Left
+from patchctl.manifest.types import Sdist
+from patchctl.pin.runtime_hints import Proposal
+from patchctl.rebase.rebase_state import RebaseStep, Stop
 from patchctl.report.proving import trees_of
 from patchctl.terminal.text import patch_count, visible_line
 
@@ -15,7 +22,7 @@ if TYPE_CHECKING:
     from patchctl.importing.import_patches import ImportResult
     from patchctl.pin.pin import PinResult
     from patchctl.rebase.finish import RebaseResult
-    from patchctl.rebase.rebase_state import RebaseRun, RebaseState, RebaseStep
+    from patchctl.rebase.rebase_state import RebaseRun, RebaseState
 
 
 def import_text(result: ImportResult) -> Iterator[str]:
@@ -40,46 +47,30 @@ def import_text(result: ImportResult) -> Iterator[str]:
     yield f"next: patchctl edit {name}, fill them in with `git rebase -i`, patchctl export {name}, patchctl lock"
 
 
-def import_json(result: ImportResult) -> dict[str, Any]:
-    """The shape `patchctl.import/1`, less its name."""
-    stack = result.target.stack
-    return {
-        "upstream": stack.upstream,
-        "stack": stack.name,
-        "new_stack": result.target.is_new,
-        "extends": stack.extends,
-        "written": result.written,
-        "base": result.base.commit,
-        "form": result.base.form,
-        "tip_tree": result.tip_tree,
-        "candidates": [
-            {
-                "upstream": c.upstream,
-                "stack": c.stack,
-                "blobs": c.wanted,
-                "at_pin": c.at_pin,
-                "at_tip": c.at_tip,
-                "paths": c.paths_wanted,
-                "paths_found": c.paths,
-                "named_as_base": c.base_commit,
-            }
-            for c in result.target.candidates
-        ],
-        "said": list(result.said),
-        "passed_over": [{"file": left.file, "why": left.why} for left in result.left],
-        "patches": [
-            {
-                "source": p.source,
-                "file": p.file,
-                "feature": p.feature,
-                "subject": p.subject,
-                "author": p.author,
-                "notes": list(p.notes),
-                "open_lines": p.open_lines,
-            }
-            for p in result.patches
-        ],
-    }
+@dataclass(frozen=True)
+class ImportOutput:
+    """What `import` prints."""
+
+    upstream: Annotated[str, Doc("its name")]
+    stack: Annotated[str, Doc("the stack that the patches went into")]
+    new_stack: Annotated[bool, Doc("it was made for them")]
+    extends: Annotated[str | None, Doc("the stack whose patches come first")]
+    written: Annotated[bool, Doc("not with `--dry-run`")]
+    base: Annotated[str, Doc("the unpatched commit")]
+    form: Annotated[str, Doc("git or sdist")]
+    tip_tree: Annotated[str, Doc("the tree of the whole stack with the patches on it")]
+    candidates: Annotated[Sequence[Candidate], Doc("every stack that was looked at, the best first")]
+    said: Annotated[tuple[str, ...], Doc("how well the patches fit, in words; what is to know of their order")]
+    passed_over: Annotated[tuple[Left, ...], Doc("cover letters, files of a folder that are no mails")]
+    patches: Annotated[tuple[Imported, ...], Doc("in the order in which they apply")]
+
+
+def import_output(result: ImportResult) -> ImportOutput:
+    """Where the patches went, and what became of each."""
+    target, base = result.target, result.base
+    stack = target.stack
+    where = (stack.upstream, stack.name, target.is_new, stack.extends, result.written, base.commit, base.form)
+    return ImportOutput(*where, result.tip_tree, target.candidates, result.said, result.left, result.patches)
 
 
 def pin_text(pinned: PinResult, root: Path, *, written: bool) -> Iterator[str]:
@@ -104,26 +95,65 @@ def pin_text(pinned: PinResult, root: Path, *, written: bool) -> Iterator[str]:
     yield f"next: patchctl rebase {stack.upstream}/{pinned.like.name} --to {name}"
 
 
-def pin_json(pinned: PinResult, *, written: bool) -> dict[str, Any]:
-    """The shape `patchctl.pin/1`, less its name."""
+@dataclass(frozen=True)
+class PinOutput:
+    """What `pin` prints."""
+
+    upstream: Annotated[str, Doc("its name")]
+    stack: Annotated[str, Doc("the new stack's name")]
+    comes_from: Annotated[str, Doc("the stack whose generated files were taken over")]
+    written: Annotated[bool, Doc("not with `--dry-run`")]
+    file: Annotated[Path, Doc("the manifest's path")]
+    commit: Annotated[str, Doc("the pin: its commit, or `sdist:SHA256` where the source distribution alone is pinned")]
+    tree: Annotated[str | None, Doc("its tree; null where no repository could be had")]
+    tag: Annotated[str | None, Doc("the tag that names it")]
+    sdist: Annotated[Sdist | None, Doc("the source distribution that the package index has")]
+    forms: Annotated[list[str], Doc("in which forms it was had: git, sdist")]
+    generated: Annotated[list[str], Doc("the generated files that were taken over")]
+    notes: Annotated[Sequence[str], Doc("what shows that each is expected; what a person has to look at")]
+    runtime: Annotated[Sequence[Proposal], Doc("what upstream's own files say that it runs on; no profile was changed")]
+    tried: Annotated[Sequence[Tried], Doc("every place where something was not had, and why", pairs=True)]
+    manifest: Annotated[str, Doc("the whole text")]
+
+
+def pin_output(pinned: PinResult, *, written: bool) -> PinOutput:
+    """The pin, and what was found on the way."""
     stack, pin = pinned.stack, pinned.stack.pin
-    return {
-        "upstream": stack.upstream,
-        "stack": stack.name,
-        "comes_from": pinned.like.name,
-        "written": written,
-        "file": str(pinned.file),
-        "commit": pin.identity,
-        "tree": pin.tree,
-        "tag": pin.tag,
-        "sdist": asdict(pin.sdist) if pin.sdist else None,
-        "forms": [b.form for b in pinned.bases],
-        "generated": [g.path for g in stack.generated],
-        "notes": list(pinned.notes),
-        "runtime": [asdict(p) for p in pinned.runtime],
-        "tried": [[t.place, t.reason] for t in pinned.tried],
-        "manifest": pinned.text,
-    }
+    forms, generated = [b.form for b in pinned.bases], [g.path for g in stack.generated]
+    head = (stack.upstream, stack.name, pinned.like.name, written, pinned.file)
+    found = (pinned.notes, pinned.runtime, pinned.tried, pinned.text)
+    return PinOutput(*head, pin.identity, pin.tree, pin.tag, pin.sdist, [*forms], generated, *found)
+
+
+@dataclass(frozen=True)
+class EditOutput:
+    """What `edit` prints."""
+
+    upstream: Annotated[str, Doc("its name")]
+    stack: Annotated[str, Doc("the stack's name")]
+    folder: Annotated[Path, Doc("the work tree")]
+    base: Annotated[str, Doc("the unpatched commit")]
+    tip: Annotated[str, Doc("the last patch's commit")]
+
+
+@dataclass(frozen=True)
+class ExportOutput:
+    """What `export` prints: of files that are compared or written, of mails, and of mails for upstream."""
+
+    upstream: Annotated[str, Doc("its name")]
+    stack: Annotated[str, Doc("the stack's name")]
+    check: Annotated[bool | None, Doc("not with `--mbox`: nothing was written", optional=True)] = None
+    changes: Annotated[Sequence[str] | None, Doc("not with `--mbox`: what differs, or was written", optional=True)] = (
+        None
+    )
+    base: Annotated[str | None, Doc("with `--mbox`: the commit that the mails are for", optional=True)] = None
+    tip: Annotated[
+        str | None, Doc("with `--mbox` and not `--pr`: the commit that `git am` makes of them", optional=True)
+    ] = None
+    files: Annotated[Sequence[str] | None, Doc("with `--mbox`: the mails, in their order", optional=True)] = None
+    left_out: Annotated[
+        Sequence[str] | None, Doc("with `--pr`: what upstream will ask for beside them", optional=True)
+    ] = None
 
 
 def rebase_status(run: RebaseRun, state: RebaseState) -> Iterator[str]:
@@ -202,7 +232,43 @@ def _steps(state: RebaseState, steps: Sequence[RebaseStep]) -> Iterator[str]:
         yield from (visible_line(f"    {note}") for note in step.notes)
 
 
-def rebase_json(
+@dataclass(frozen=True)
+class RebaseOutput:
+    """What `rebase` prints."""
+
+    upstream: Annotated[str, Doc("its name")]
+    old: Annotated[str, Doc("the stack that is brought", key="from")]
+    new: Annotated[str, Doc("the stack that it becomes", key="to")]
+    status: Annotated[str, Doc("stopped (exit code 4), done, aborted, running")]
+    folder: Annotated[Path, Doc("the work tree")]
+    stages: Annotated[list[str], Doc("the revisions on the way, the last is the new stack's")]
+    stage: Annotated[str, Doc("the one that it is at")]
+    steps: Annotated[tuple[RebaseStep, ...], Doc("what was dealt with, in order")]
+    to_do: Annotated[list[str], Doc("the features still to be picked at this stage")]
+    dropped: Annotated[dict[str, str], Doc("features that do not arrive: why")]
+    postponed: Annotated[dict[str, str], Doc("features that do not arrive yet: why")]
+    stopped_at: Annotated[Stop | None, Doc("where a person is needed")]
+    aside: Annotated[Path | None, Doc("of an abort: the diff of what was half resolved")]
+    files: Annotated[tuple[str, ...], Doc("the patch files that were written")]
+    range_diff: Annotated[Path | None, Doc("the file with git's range-diff")]
+    locked: Annotated[bool, Doc("the lock of the new stack was written")]
+    unproven: Annotated[dict[str, str], Doc("features that nothing proves on the new stack: why")]
+    open: Annotated[
+        list[str],
+        Doc(
+            "what a person has to look at: requirements that did not arrive, names of upstream's that changed, with `--prove`"
+            " proofs that did not end well"
+        ),
+    ]
+    verdict: Annotated[
+        int | None,
+        Doc(
+            "of one that is done, its exit code: 0 nothing was stale, 10 what was stale is proven there, 20 somebody has to work"
+        ),
+    ]
+
+
+def rebase_output(
     run: RebaseRun,
     state: RebaseState,
     ended: RebaseResult | None = None,
@@ -210,30 +276,27 @@ def rebase_json(
     status: str | None = None,
     aside: Path | None = None,
     locked: bool = False,
-) -> dict[str, Any]:
-    """The shape `patchctl.rebase/1`, less its name."""
+) -> RebaseOutput:
+    """How far it is."""
     told = "done" if ended else "running" if state.stop is None else "stopped"
-    stop = state.stop
-    return {
-        "upstream": state.upstream,
-        "from": state.old,
-        "to": state.new,
-        "status": status or told,
-        "folder": str(run.place.folder),
-        "stages": [s.name for s in state.stages],
-        "stage": _here(state),
-        "steps": [asdict(s) for s in state.steps],
-        "to_do": [feature for feature, _ in state.todo],
-        "dropped": state.dropped,
-        "postponed": state.postponed,
-        "stopped_at": None
-        if stop is None
-        else {"kind": stop.kind, "feature": stop.feature, "files": stop.paths, "reason": stop.reason},
-        "aside": str(aside) if aside else None,
-        "files": list(ended.files) if ended else [],
-        "range_diff": str(ended.range_diff) if ended else None,
-        "locked": locked,
-        "unproven": ended.unproven if ended else {},
-        "open": ended.open if ended else [],
-        "verdict": ended.verdict if ended else None,
-    }
+    return RebaseOutput(
+        upstream=state.upstream,
+        old=state.old,
+        new=state.new,
+        status=status or told,
+        folder=run.place.folder,
+        stages=[s.name for s in state.stages],
+        stage=_here(state),
+        steps=state.steps,
+        to_do=[feature for feature, _ in state.todo],
+        dropped=state.dropped,
+        postponed=state.postponed,
+        stopped_at=state.stop,
+        aside=aside,
+        files=ended.files if ended else (),
+        range_diff=ended.range_diff if ended else None,
+        locked=locked,
+        unproven=ended.unproven if ended else {},
+        open=ended.open if ended else [],
+        verdict=ended.verdict if ended else None,
+    )

@@ -1,13 +1,16 @@
-"""What `apply`, `status` and `identify` print, as text and as JSON. Computes nothing."""
+"""What `apply`, `revert`, `status`, `labels` and `identify` print, as text and as JSON. Computes nothing."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated
 
+from patchctl.doc import Doc
+from patchctl.stack.plan import Skipped
 from patchctl.terminal.text import patch_count, visible_line
+from patchctl.workspace.state import SkippedUpstream, TreeState
 
 if TYPE_CHECKING:
     from patchctl.identify.match import Identification, Identified
@@ -23,26 +26,78 @@ _FORMS = {
     "sdist": "as in the source distribution",
     "part": "a part",
 }
+_UNDONE = "the verb of an interrupted run that was taken back first, since objects of its end were damaged"
+_STASHED = "by upstream: the branch that keeps local edits; for an `--into` checkout `BRANCH of PATH`, the repository that has it"
 _PASSED_BY = "passed by (.git, __pycache__, environments, ...)"
 _MODE = "its executable bit is not the pin's"
 
 
-def plan_json(plan: Plan, outcome: ApplyOutcome, workspace: Path, *, dry_run: bool) -> dict[str, Any]:
-    """The shape patchctl.apply/1 (docs/json.md)."""
-    return {
-        "profile": plan.profile.name,
-        "release": plan.profile.release,
-        "workspace": str(workspace),
-        "dry_run": dry_run,
-        "without": list(plan.without),
-        "changed": list(outcome.changed),
-        "finished": outcome.finished,
-        "undone": outcome.undone,
-        "stashed": dict(outcome.stashed),
-        "trees": {name: asdict(tree) for name, tree in outcome.state.trees.items()},
-        "skipped": [{"upstream": s.upstream, "tried": [list(t) for t in s.tried]} for s in outcome.state.skipped],
-        "kept": [{"upstream": s.upstream, "tried": [[t.place, t.reason] for t in s.tried]} for s in plan.kept],
-    }
+@dataclass(frozen=True)
+class ApplyOutput:
+    """What `apply` prints."""
+
+    profile: Annotated[str, Doc("the profile")]
+    release: Annotated[str | None, Doc("the release; null where the profile names its stacks itself")]
+    workspace: Annotated[Path, Doc("its folder")]
+    dry_run: Annotated[bool, Doc("nothing was written")]
+    without: Annotated[tuple[str, ...], Doc("features left out with `--without`")]
+    changed: Annotated[tuple[str, ...], Doc("upstreams whose trees were changed (would be, in a dry run)")]
+    finished: Annotated[str | None, Doc("the verb of an interrupted run that was finished first")]
+    undone: Annotated[str | None, Doc(_UNDONE)]
+    stashed: Annotated[Mapping[str, str], Doc(_STASHED)]
+    trees: Annotated[dict[str, TreeState], Doc("by upstream: what the workspace holds now")]
+    skipped: Annotated[tuple[SkippedUpstream, ...], Doc("with `--skip-unavailable`")]
+    kept: Annotated[
+        tuple[Skipped, ...],
+        Doc("with `--skip-unavailable`: their sources are gone, and their trees stay as they were applied"),
+    ]
+
+
+def apply_output(plan: Plan, outcome: ApplyOutcome, workspace: Path, *, dry_run: bool) -> ApplyOutput:
+    """The workspace, and what the run did."""
+    head = (plan.profile.name, plan.profile.release, workspace, dry_run, plan.without)
+    done, state = (outcome.changed, outcome.finished, outcome.undone, outcome.stashed), outcome.state
+    return ApplyOutput(*head, *done, state.trees, state.skipped, plan.kept)
+
+
+@dataclass(frozen=True)
+class RevertedTree:
+    """A tree that the workspace still manages."""
+
+    folder: Annotated[str, Doc("below the workspace")]
+    commit: Annotated[str, Doc("the commit that it holds now")]
+
+
+@dataclass(frozen=True)
+class RevertOutput:
+    """What `revert` prints."""
+
+    workspace: Annotated[Path, Doc("its folder")]
+    changed: Annotated[tuple[str, ...], Doc("upstreams whose trees were taken back")]
+    finished: Annotated[str | None, Doc("the verb of an interrupted run that was finished first")]
+    undone: Annotated[str | None, Doc(_UNDONE)]
+    stashed: Annotated[Mapping[str, str], Doc(_STASHED)]
+    trees: Annotated[dict[str, RevertedTree], Doc("by upstream: the trees that the workspace still manages")]
+
+
+def revert_output(outcome: ApplyOutcome, workspace: Path) -> RevertOutput:
+    """The workspace, and what the run did."""
+    trees = {name: RevertedTree(tree.folder, tree.tip_commit) for name, tree in outcome.state.trees.items()}
+    return RevertOutput(workspace, outcome.changed, outcome.finished, outcome.undone, outcome.stashed, trees)
+
+
+@dataclass(frozen=True)
+class LabelsOutput:
+    """What `labels` prints."""
+
+    workspace: Annotated[Path, Doc("its folder")]
+    labels: Annotated[
+        dict[str, str],
+        Doc(
+            "as an image has them; `patchctl.lock` is a sha256 over the lock files of the stacks whose trees are here,"
+            " `patchctl.skipped` names the profile's other upstreams"
+        ),
+    ]
 
 
 def plan_text(plan: Plan, outcome: ApplyOutcome, workspace: Path, style: Style, *, dry_run: bool) -> Iterator[str]:
@@ -119,11 +174,6 @@ def _skipped(skipped: list[tuple[str, list[tuple[str, str]]]], style: Style) -> 
     for upstream, tried in skipped:
         yield f"{upstream:<12} {style.note('skipped')}: its source could not be had"
         yield from (f"    tried {visible_line(place)}: {visible_line(reason)}" for place, reason in tried)
-
-
-def identify_json(found: Identification) -> dict[str, Any]:
-    """The shape patchctl.identify/1 (docs/json.md)."""
-    return {**asdict(found), "exact": found.exact}
 
 
 def identify_text(found: Identification, style: Style) -> Iterator[str]:

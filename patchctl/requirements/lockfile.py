@@ -12,9 +12,11 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 from packaging.utils import canonicalize_name
 
+from patchctl.doc import Doc
 from patchctl.errors import BadManifest, Where, WrongUse
 from patchctl.manifest.requirement_types import PLATFORMS, Elsewhere, Platform
 from patchctl.requirements.sets import FOLDER, NamedSet
@@ -30,13 +32,13 @@ _HINT = "it is generated: `patchctl lock --requirements` recreates it"
 
 @dataclass(frozen=True)
 class Locked:
-    """A package: its version, its files' digests for the platform, who requires it, its index if without digests."""
+    """A package."""
 
-    name: str
-    version: str
-    hashes: tuple[str, ...]
-    via: tuple[str, ...]
-    index: str | None = None
+    name: Annotated[str, Doc("its name")]
+    version: Annotated[str, Doc("its version")]
+    hashes: Annotated[tuple[str, ...], Doc("sha256 of its files; none where it comes from another index")]
+    via: Annotated[tuple[str, ...], Doc("who asks for it: packages, files of trees, recipes, scripts")]
+    index: Annotated[str | None, Doc("the other index; null for the package index")] = None
 
 
 @dataclass(frozen=True)

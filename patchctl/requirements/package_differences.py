@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import Literal
+from typing import Annotated, Literal
 
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
+from patchctl.doc import Doc
 from patchctl.manifest.requirement_types import LeftOutPackages, Platform
 from patchctl.requirements.declared import Declared, read_declared
 from patchctl.requirements.lockfile import RequirementsLock, read_lock
@@ -21,18 +22,19 @@ Kind = Literal["missing", "excluded", "left out", "other"]
 
 @dataclass(frozen=True)
 class PackageDifference:
-    """A package that differs from the lock. `locked` and `found` are versions, None if absent.
+    """A package that differs from the lock."""
 
-    kind: missing; a version that a requirement excludes; installed although left out of the lock; or another version.
-    `who` requires or excludes it; `matters` says whether training can go wrong.
-    """
-
-    name: str
-    kind: Kind
-    locked: str | None
-    found: str | None
-    who: tuple[str, ...]
-    matters: bool
+    name: Annotated[str, Doc("the package")]
+    kind: Annotated[
+        Kind,
+        Doc(
+            "missing, excluded (by somebody's limits), left out (of the lock, and there all the same), other (another version)"
+        ),
+    ]
+    locked: Annotated[str | None, Doc("the lock's version; null for left out")]
+    found: Annotated[str | None, Doc("the environment's; null for missing")]
+    who: Annotated[tuple[str, ...], Doc("who asks for it, or excludes it")]
+    matters: Annotated[bool, Doc("training can go wrong for it")]
 
     def __str__(self) -> str:
         who = ", ".join(self.who)

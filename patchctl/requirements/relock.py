@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 from patchctl.atomic import replace_file
+from patchctl.doc import Doc
 from patchctl.errors import BadManifest
 from patchctl.manifest.distribution import Distribution
 from patchctl.manifest.requirement_types import PLATFORMS, Platform
@@ -22,15 +24,15 @@ from patchctl.terminal.progress import Progress
 
 @dataclass(frozen=True)
 class LockedSet:
-    """A set on a platform: its number of packages, how many of them without digests, and the differences found."""
+    """A set on a platform."""
 
-    name: str
-    platform: Platform
-    file: str
-    packages: int
-    elsewhere: int
-    differences: tuple[str, ...]
-    written: bool
+    name: Annotated[str, Doc("the release")]
+    platform: Annotated[Platform, Doc("x86_64 or aarch64")]
+    file: Annotated[str, Doc("the lock")]
+    packages: Annotated[int, Doc("how many it has")]
+    elsewhere: Annotated[int, Doc("how many of them come from another index, without digests")]
+    differences: Annotated[tuple[str, ...], Doc("what differed from the lock that was there")]
+    written: Annotated[bool, Doc("the lock was written")]
 
 
 def relock(dist: Distribution, options: SourceOptions, progress: Progress, *, check: bool) -> list[LockedSet]:

@@ -15,7 +15,6 @@ import contextlib
 import errno
 import json
 import os
-import re
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -24,13 +23,15 @@ from pathlib import Path
 
 from patchctl.atomic import make_folder, new_folder, sweep
 from patchctl.errors import MachineFailed, PatchctlError, SourceMismatch, WrongUse
+from patchctl.manifest.records import BadRecord, parse
+from patchctl.manifest.types import ObjectId
 from patchctl.os_errors import as_user_error
 from patchctl.source.types import FORMS, Form
 
 REPOSITORY_CONFIG = "[core]\n\trepositoryformatversion = 0\n\tbare = true\n"
 RECORD = "patchctl.json"
+SCHEMA = 1
 _REF = "refs/heads/base"
-_ID = re.compile(r"[0-9a-f]{40}")
 _ABANDONED_SECONDS = 24 * 3600.0
 _OTHER_FOLDER = "set PATCHCTL_CACHE to a folder of your own"
 REFRESH = "`patchctl fetch --refresh` fetches it again"
@@ -46,13 +47,12 @@ class BaseRecord:
 
     upstream: str
     form: Form
-    commit: str
-    tree: str
+    commit: ObjectId
+    tree: ObjectId
     origin: str
     archive: str | None = None
     sha256: str | None = None
     declared: tuple[str, ...] = ()
-    schema: int = 1
 
 
 def cache_root(environment: Mapping[str, str] = os.environ, configured: str | None = None) -> Path:
@@ -139,7 +139,9 @@ def seal(repo: Path, record: BaseRecord) -> None:
     for left in (repo / "objects" / "pack").glob("tmp_*"):
         left.unlink()  # git only warns if it cannot remove its own
     (repo / _REF).write_text(record.commit + "\n", encoding="ascii")
-    (repo / RECORD).write_text(json.dumps(asdict(record), indent=1, sort_keys=True) + "\n", encoding="utf-8")
+    (repo / RECORD).write_text(
+        json.dumps({"schema": SCHEMA, **asdict(record)}, indent=1, sort_keys=True) + "\n", encoding="utf-8"
+    )
 
 
 def place(staged: Path, final: Path, *, replace: bool) -> None:
@@ -175,15 +177,9 @@ def read_record(repo: Path) -> BaseRecord | None:
     if text is None:
         return None
     try:
-        held = json.loads(text)
-        record = BaseRecord(**{**held, "declared": tuple(held["declared"])})
-    except (ValueError, TypeError, KeyError, RecursionError) as error:
+        return parse(BaseRecord, text, ("schema", SCHEMA))
+    except BadRecord as error:
         raise SourceMismatch(f"the record is damaged: {error}", where=str(path), hint=REFRESH) from error
-    if not _is_typed(record):
-        raise SourceMismatch("the record is damaged: a value has the wrong type", where=str(path), hint=REFRESH)
-    if record.schema != 1 or record.form not in FORMS:
-        raise SourceMismatch(f"the record has schema {record.schema!r}, not 1", where=str(path), hint=REFRESH)
-    return record
 
 
 def _record_text(path: Path) -> str | None:
@@ -197,17 +193,6 @@ def _record_text(path: Path) -> str | None:
     with contextlib.suppress(FileNotFoundError):
         return path.read_text(encoding="utf-8")
     return path.read_text(encoding="utf-8") if path.parent.exists() else None
-
-
-def _is_typed(record: BaseRecord) -> bool:
-    texts = (record.upstream, record.commit, record.tree, record.origin, *record.declared)
-    maybe = (record.archive, record.sha256)
-    return (
-        all(isinstance(text, str) for text in texts)
-        and all(text is None or isinstance(text, str) for text in maybe)
-        and _ID.fullmatch(record.commit) is not None
-        and _ID.fullmatch(record.tree) is not None
-    )
 
 
 def entries(root: Path) -> list[tuple[Path, BaseRecord]]:

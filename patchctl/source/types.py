@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Annotated, Literal, Protocol
 
+from patchctl.doc import Doc
 from patchctl.errors import SourceUnavailable
 
 Form = Literal["git", "sdist"]
@@ -21,12 +22,12 @@ class Base:
     source came from, without credentials. `fetched_bytes` is 0 if it was cached.
     """
 
-    upstream: str
-    form: Form
+    upstream: Annotated[str, Doc("its name")]
+    form: Annotated[Form, Doc("git or sdist")]
     repo: Path
-    commit: str
-    tree: str
-    origin: str
+    commit: Annotated[str, Doc("the base's commit; in form sdist one that patchctl makes")]
+    tree: Annotated[str, Doc("its tree")]
+    origin: Annotated[str, Doc("where it came from")]
     fetched_bytes: int
 
 

@@ -9,7 +9,9 @@ import contextlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Annotated
 
+from patchctl.doc import Doc
 from patchctl.errors import BadManifest, SourceUnavailable, Tried, Where
 from patchctl.git.catfile import ObjectReader
 from patchctl.manifest.distribution import Distribution
@@ -87,8 +89,8 @@ class PlannedStack:
 class Skipped:
     """An unavailable upstream, with every place tried."""
 
-    upstream: str
-    tried: tuple[Tried, ...]
+    upstream: Annotated[str, Doc("its name")]
+    tried: Annotated[tuple[Tried, ...], Doc("every place and why it did not do", pairs=True)]
 
 
 @dataclass(frozen=True)

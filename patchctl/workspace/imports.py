@@ -19,8 +19,9 @@ import sys
 from collections.abc import Callable, Container, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+from patchctl.doc import Doc
 from patchctl.errors import WrongUse
 from patchctl.git.objects import GITLINK, SYMLINK, Files
 from patchctl.manifest.distribution import Distribution
@@ -51,10 +52,10 @@ _EXTENSION = re.compile(rb"(\..+)?\.(so|pyd)")
 class Import:
     """A package: where the interpreter finds it, and whether that is the workspace's tree or an exact copy of it there."""
 
-    package: str
-    place: str | None
-    ours: bool
-    error: str | None
+    package: Annotated[str, Doc("an import package of the upstream")]
+    place: Annotated[str | None, Doc("where that Python finds it")]
+    ours: Annotated[bool, Doc("that is this tree, or an exact copy of its package")]
+    error: Annotated[str | None, Doc("why it cannot tell, or how the package there differs")]
 
     def describe(self, style: Any) -> str:
         from patchctl.terminal.text import visible_line

@@ -9,8 +9,9 @@ import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated
 
+from patchctl.doc import Doc
 from patchctl.errors import LocalEdits, WrongUse
 from patchctl.git.catfile import ObjectReader
 from patchctl.workspace.repair_target import LastKnown, RepairTarget, last_known, repair_marker, repair_targets
@@ -22,32 +23,32 @@ from patchctl.workspace.workspace_lock import clean_up, drop_own_locks, workspac
 
 @dataclass(frozen=True)
 class RepairedTree:
-    """One tree. `outcome`: base, aside (moved to the backup whole), left (a checkout whose files stay as they are), gone."""
+    """One tree."""
 
-    name: str
-    folder: str
-    outcome: str
-    commit: str
+    name: Annotated[str, Doc("the upstream")]
+    folder: Annotated[str, Doc("its folder")]
+    outcome: Annotated[
+        str,
+        Doc("base; aside: moved away whole; left: an `--into` checkout as it was; gone: its owner had taken it away"),
+    ]
+    commit: Annotated[str, Doc("the commit of its base")]
 
 
 @dataclass(frozen=True)
 class Repair:
-    """The problems found, the backup folder with what was moved there, and the trees. All empty for a healthy workspace."""
+    """What was found and done; nothing for a healthy workspace."""
 
-    workspace: str
-    found: tuple[WorkspaceProblem, ...]
-    aside: str | None
-    kept: tuple[str, ...]
-    trees: tuple[RepairedTree, ...]
+    workspace: Annotated[str, Doc("its folder")]
+    found: Annotated[tuple[WorkspaceProblem, ...], Doc("what is not as it should be")]
+    aside: Annotated[str | None, Doc("the folder to which things were moved; null when there was none")]
+    kept: Annotated[tuple[str, ...], Doc("each thing that was moved or kept there, by its place now")]
+    trees: Annotated[
+        tuple[RepairedTree, ...], Doc("what became of each tree; empty for a dry run, and where only locks were moved")
+    ]
 
     @property
-    def healthy(self) -> bool:
+    def healthy(self) -> Annotated[bool, Doc("nothing was found, and nothing changed")]:
         return not self.found
-
-    def as_json(self) -> dict[str, Any]:
-        from dataclasses import asdict
-
-        return {**asdict(self), "healthy": self.healthy}
 
 
 def preview_repair(workspace: Path) -> Repair:

@@ -10,9 +10,10 @@ import os
 import re
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from patchctl.atomic import replace_file
+from patchctl.doc import Doc
 from patchctl.errors import BadManifest, Where
 from patchctl.os_errors import as_user_error
 
@@ -27,49 +28,52 @@ _RECORD = re.compile(r"[^/\x00-\x1f\x7f]+\.dist-info/RECORD")
 
 @dataclass(frozen=True)
 class AppliedPatch:
-    """One patch in a tree: its file in the distribution, its feature, its digest and its commit."""
+    """One patch in a tree."""
 
-    file: str
-    feature: str
-    digest: str
-    commit: str
+    file: Annotated[str, Doc("its file in the distribution")]
+    feature: Annotated[str, Doc("its feature")]
+    digest: Annotated[str, Doc("sha256 over the patch and its carried files")]
+    commit: Annotated[str, Doc("the commit that it became")]
 
 
 @dataclass(frozen=True)
 class LeftOutFeature:
-    """A feature that is not in the tree, and why: asked for, or unavailable from this source."""
+    """A feature that is not in the tree."""
 
-    feature: str
-    reason: str
+    feature: Annotated[str, Doc("the feature")]
+    reason: Annotated[str, Doc("who left it out, or what the source lacks")]
 
 
 @dataclass(frozen=True)
 class TreeState:
-    """One tree of the workspace. `folder` is relative to the workspace for managed trees, absolute for `--into`. `record`
-    is the RECORD, below it, of a package that is patched where an installer put it."""
+    """One tree of the workspace."""
 
-    kind: str
-    folder: str
-    stack: str
-    form: str
-    origin: str
-    base_commit: str
-    base_tree: str
-    tip_commit: str
-    tip_tree: str
-    locked: bool
-    patches: tuple[AppliedPatch, ...] = ()
-    left_out: tuple[LeftOutFeature, ...] = ()
-    generated: dict[str, str] = field(default_factory=dict)
-    record: str = ""
+    kind: Annotated[str, Doc("managed, or into for `--into`")]
+    folder: Annotated[str, Doc("below the workspace for managed trees, else the full path")]
+    stack: Annotated[str, Doc("the stack's name")]
+    form: Annotated[str, Doc("git or sdist")]
+    origin: Annotated[str, Doc("where the source came from")]
+    base_commit: Annotated[str, Doc("the unpatched commit")]
+    base_tree: Annotated[str, Doc("its tree")]
+    tip_commit: Annotated[str, Doc("the last patch's commit")]
+    tip_tree: Annotated[str, Doc("its tree")]
+    locked: Annotated[bool, Doc("the lock promises exactly this")]
+    patches: Annotated[tuple[AppliedPatch, ...], Doc("in their order")] = ()
+    left_out: Annotated[tuple[LeftOutFeature, ...], Doc("the features that are not in the tree")] = ()
+    generated: Annotated[dict[str, str], Doc("files written in place of upstream's build: path to sha256")] = field(
+        default_factory=dict
+    )
+    record: Annotated[
+        str, Doc("the RECORD, below the folder, of a package that is patched where it is installed; else empty")
+    ] = ""
 
 
 @dataclass(frozen=True)
 class SkippedUpstream:
-    """An upstream that could not be had, with the places tried, as (place, reason)."""
+    """An upstream that could not be had."""
 
-    upstream: str
-    tried: tuple[tuple[str, str], ...]
+    upstream: Annotated[str, Doc("its name")]
+    tried: Annotated[tuple[tuple[str, str], ...], Doc("every place and why it did not do")]
 
 
 @dataclass(frozen=True)

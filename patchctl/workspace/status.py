@@ -6,9 +6,10 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated
 
 from patchctl import __version__
+from patchctl.doc import Doc
 from patchctl.errors import GitKilled, PatchctlError, WrongUse
 from patchctl.git.run import GitRefused
 from patchctl.manifest.distribution import Distribution
@@ -32,41 +33,49 @@ from patchctl.workspace.trees import Tree
 
 @dataclass(frozen=True)
 class TreeStatus:
-    """One tree. `lock` is equal, silent (the lock does not speak of this form and selection), or what is different."""
+    """One tree."""
 
-    upstream: str
-    kind: str
-    folder: str
-    stack: str
-    form: str
-    pin: str
-    base_commit: str
-    tip_commit: str
-    tip_tree: str
-    patches: tuple[AppliedPatch, ...]
-    left_out: tuple[LeftOutFeature, ...]
-    edits: tuple[str, ...]
-    lock: str
-    problem: str | None
-    imports: tuple[Import, ...]
-    unlike_profile: str | None = None
+    upstream: Annotated[str, Doc("its name")]
+    kind: Annotated[str, Doc("managed or into")]
+    folder: Annotated[str, Doc("the full path")]
+    stack: Annotated[str, Doc("the stack's name")]
+    form: Annotated[str, Doc("git or sdist")]
+    pin: Annotated[
+        str, Doc("the pin: its commit, or `sdist:SHA256` where the source distribution alone is pinned; or unknown")
+    ]
+    base_commit: Annotated[str, Doc("the unpatched commit")]
+    tip_commit: Annotated[str, Doc("the last patch's commit")]
+    tip_tree: Annotated[str, Doc("its tree")]
+    patches: Annotated[tuple[AppliedPatch, ...], Doc("in their order")]
+    left_out: Annotated[tuple[LeftOutFeature, ...], Doc("the features that are not in the tree")]
+    edits: Annotated[tuple[str, ...], Doc("files that were changed since")]
+    lock: Annotated[str, Doc("equal, silent (it does not speak of this form and selection), or what is different")]
+    problem: Annotated[str | None, Doc("why the tree cannot be judged, or that HEAD was moved")]
+    imports: Annotated[tuple[Import, ...], Doc("with `--python`")]
+    unlike_profile: Annotated[str | None, Doc("that the profile now names another stack, or not this upstream")] = None
 
 
 @dataclass(frozen=True)
 class Status:
-    """A whole workspace. `lacking` says of upstreams without a tree why there should be one."""
+    """A whole workspace."""
 
-    workspace: str
-    profile: str | None
-    without: tuple[str, ...]
-    interrupted: str | None
-    trees: tuple[TreeStatus, ...]
-    skipped: tuple[SkippedUpstream, ...]
-    release: str | None = None
-    lacking: Mapping[str, str] = field(default_factory=dict)
+    workspace: Annotated[str, Doc("its folder")]
+    profile: Annotated[str | None, Doc("the profile; null after a revert, and when the first apply was interrupted")]
+    without: Annotated[tuple[str, ...], Doc("features left out with `--without`")]
+    interrupted: Annotated[str | None, Doc("the verb of a run that was killed")]
+    trees: Annotated[tuple[TreeStatus, ...], Doc("by name")]
+    skipped: Annotated[tuple[SkippedUpstream, ...], Doc("upstreams that could not be had at the apply")]
+    release: Annotated[
+        str | None,
+        Doc("the release on which it was applied; null where it stands on none, or an earlier patchctl applied it"),
+    ] = None
+    lacking: Annotated[
+        Mapping[str, str],
+        Doc("by upstream that has no tree, why there should be one: the profile names it, or its folder is there"),
+    ] = field(default_factory=dict)
 
     @property
-    def clean(self) -> bool:
+    def clean(self) -> Annotated[bool, Doc("exit code 0")]:
         """No edit, no difference to the profile and the lock, no interrupted run, and Python imports these trees where it was
         asked. A profile without a single tree is none that anyone could train with."""
         right = all(
@@ -75,11 +84,6 @@ class Status:
         right = right and not self.lacking
         right = right and (self.profile is None or bool(self.trees))
         return right and self.interrupted is None and all(i.ours for t in self.trees for i in t.imports)
-
-    def as_json(self) -> dict[str, Any]:
-        from dataclasses import asdict
-
-        return {**asdict(self), "clean": self.clean}
 
 
 def read_status(workspace: Path, dist: Distribution | None, python: str | None) -> Status:

@@ -10,8 +10,10 @@ import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 from patchctl.atomic import replace_file
+from patchctl.doc import Doc
 from patchctl.errors import BrokenRepository, PatchctlError, SourceMismatch
 from patchctl.git.catfile import ObjectReader
 from patchctl.git.in_progress import IN_PROGRESS
@@ -31,11 +33,11 @@ _LOCKED = ("index", "HEAD", "config", "packed-refs", "shallow")
 
 @dataclass(frozen=True)
 class WorkspaceProblem:
-    """Something wrong with a workspace: its kind, its place, and a sentence about it."""
+    """Something wrong with a workspace."""
 
-    kind: str
-    place: str
-    message: str
+    kind: Annotated[str, Doc("interrupted, journal, state, repair, repository-missing, repository, objects or lock")]
+    place: Annotated[str, Doc("the file or folder")]
+    message: Annotated[str, Doc("a sentence")]
 
 
 def diagnose(workspace: Path, target: RepairTarget) -> Iterator[WorkspaceProblem]:

@@ -1,9 +1,8 @@
-"""docs/json.md against what the verbs print: every key is documented with its type, and none is missing."""
+"""What the verbs print against their JSON Schemas: every key is documented with its type, and none is missing."""
 
 from __future__ import annotations
 
 import json
-import re
 import shutil
 import subprocess
 from dataclasses import replace
@@ -13,70 +12,25 @@ from typing import Any
 import click
 import pytest
 from distribution import CLOCK, GREETER, REPO, Made, Patch, git, make_distribution, write_files
+from json_schema import faults
 from recipes import with_recipes
 
-Shape = dict[str, tuple[str, bool]]
-"""By key: the type, and whether the key may be absent."""
+from patchctl.cli.output_pages import FOLDER, PAGE, outputs
 
-TEXT = (REPO / "docs" / "json.md").read_text(encoding="utf-8")
-PLAIN: dict[str, tuple[type, ...]] = {"string": (str,), "number": (int, float), "boolean": (bool,)}
+SCHEMAS = {f"patchctl.{f.stem}/1": json.loads(f.read_bytes()) for f in sorted((REPO / FOLDER).glob("*.json"))}
 
 
-def read_shapes() -> dict[str, Shape]:
-    """The tables, by the name in the heading before each."""
-    shapes: dict[str, Shape] = {}
-    name = ""
-    for line in TEXT.splitlines():
-        heading = re.fullmatch(r"##+ `?([A-Za-z./0-9]+)`?", line)
-        row = re.fullmatch(r"\| ([a-z0-9_]+) \| ([^|]+) \| (.+) \|", line)
-        if heading:
-            name = heading[1]
-        elif row and row[2] != "type":
-            shapes.setdefault(name, {})[row[1]] = (row[2], row[3].startswith("*optional*"))
-    return shapes
-
-
-SHAPES = read_shapes()
-
-
-def check(value: Any, kind: str, where: str) -> None:
-    """Raise AssertionError where a value is not of the documented type."""
-    if kind.endswith(" or null"):
-        if value is not None:
-            check(value, kind.removesuffix(" or null"), where)
-    elif kind.startswith("list of "):
-        assert isinstance(value, list), f"{where} is no list"
-        for number, item in enumerate(value):
-            check(item, kind.removeprefix("list of "), f"{where}[{number}]")
-    elif kind.startswith("map of "):
-        assert isinstance(value, dict), f"{where} is no map"
-        for key, item in value.items():
-            check(item, kind.removeprefix("map of "), f"{where}.{key}")
-    elif kind == "pair":
-        assert isinstance(value, list) and [type(v) for v in value] == [str, str], f"{where} is no pair"
-    elif kind in PLAIN:
-        assert isinstance(value, PLAIN[kind]), f"{where} is {value!r}, and {kind} is documented"
-        assert kind == "boolean" or not isinstance(value, bool), f"{where} is a boolean"
-    else:
-        check_shape(value, SHAPES[kind], where)
-
-
-def check_shape(value: Any, shape: Shape, where: str) -> None:
-    assert isinstance(value, dict), f"{where} is no object"
-    needed = {key for key, (_, optional) in shape.items() if not optional}
-    assert needed <= value.keys() <= shape.keys(), f"{where}: {sorted(value.keys() ^ needed)}"
-    for key, item in value.items():
-        check(item, shape[key][0], f"{where}.{key}")
+def check_output(found: Any, name: str) -> None:
+    """Raise AssertionError where what a verb printed is not of the schema `name`, or has a key that is not in it."""
+    assert [*faults(SCHEMAS[name], found, name)] == []
 
 
 def checked(made: Made, verb: str, *args: str, code: int = 0) -> dict[str, Any]:
-    """Run a verb and hold what it prints against its table; an error's against that of errors."""
+    """Run a verb and hold what it prints against its schema; an error's against that of errors."""
     done = made.patchctl(*verb.split("."), "--json", *args)
     assert done.returncode == code, done.stdout + done.stderr
     found: dict[str, Any] = json.loads(done.stdout)
-    schema = found.pop("schema")
-    assert schema == ("patchctl.error/1" if "error" in found else f"patchctl.{verb}/1")
-    check_shape(found, SHAPES[schema], verb)
+    check_output(found, "patchctl.error/1" if "error" in found else f"patchctl.{verb}/1")
     return found
 
 
@@ -90,20 +44,24 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
     return make_distribution(tmp_path_factory.mktemp("json"), (greeter, clock), lock=True)
 
 
-def test_every_verb_with_json_is_documented() -> None:
-    from patchctl.cli import cli, verbs
+def test_every_verb_with_json_has_a_schema() -> None:
+    from patchctl.cli import cli
 
-    context = click.Context(cli)
-    commands: dict[str, click.Command] = {}
-    for name in verbs():
-        command = cli.get_command(context, name)
-        assert command is not None
-        below = command.list_commands(context) if isinstance(command, click.Group) else []
-        commands |= {f"{name}.{sub}": command.get_command(context, sub) for sub in below} or {name: command}
-    with_json = {n for n, c in commands.items() if any(p.name == "as_json" for p in c.params)}
-    documented = {name.removeprefix("patchctl.").removesuffix("/1") for name in SHAPES if name.startswith("patchctl.")}
-    assert documented == with_json | {"error"}
-    assert commands.keys() - with_json == {"completion"}
+    printed = dict(outputs(cli))
+    assert SCHEMAS.keys() == {f"patchctl.{verb}/1" for verb in ("error", *printed)}
+    assert {*cli.list_commands(click.Context(cli))} - {verb.partition(".")[0] for verb in printed} == {"completion"}
+
+
+def test_pages_of_json_where_they_are_kept(made: Made, tmp_path: Path) -> None:
+    kept = replace(made, root=Path(shutil.copytree(made.root, tmp_path / "distribution")))
+    (kept.root / FOLDER).mkdir(parents=True)
+    (kept.root / PAGE).write_text("# Ours\n")
+    stale = [f["file"] for f in checked(kept, "docs", "--check", code=1)["findings"]]
+    assert PAGE in stale and f"{FOLDER}/status.json" in stale
+    checked(kept, "docs")
+    mark = "<!-- generated"
+    assert (kept.root / PAGE).read_text() == f"# Ours\n{mark}" + (REPO / PAGE).read_text().partition(mark)[2]
+    assert PAGE not in {f["file"] for f in checked(kept, "docs", "--check")["findings"]}
 
 
 def test_drift(made: Made, tmp_path: Path) -> None:
@@ -120,7 +78,7 @@ def test_drift(made: Made, tmp_path: Path) -> None:
     found = checked(made, "drift", *args, code=1)
     assert found["broke"] and found["stacks"][0]["releases"][0]["patches"][0]["files"][0]["hunks"]
     assert found["stacks"][0]["releases"][0]["callers"][0]["names"]
-    last.write_text(json.dumps({"schema": "patchctl.drift/1", **found}))
+    last.write_text(json.dumps(found))
     drawn = checked(made, "report", "--drift", str(last), "--out", str(tmp_path / "report.html"))
     assert drawn["patches"][0]["requires"] == [] and drawn["stacks"][0]["locked"]
 

@@ -17,7 +17,7 @@ from distribution import Made, make_distribution, write_files
 from patchctl.catalog.chosen_release import on_release
 from patchctl.cluster.compare import ClusterExpectation, Compared, compare
 from patchctl.cluster.deploy import Deployment, DeployResult, deploy
-from patchctl.cluster.facts import Failed, NodeFacts, NodeFault, Seen, TreeFacts
+from patchctl.cluster.facts import Failed, NodeFacts, NodeFault, SeenPackage, TreeFacts
 from patchctl.cluster.fanout import Answer, ClusterNode, NoAnswer
 from patchctl.findings.formats import RENDERERS, Shown
 from patchctl.manifest.distribution import Distribution
@@ -52,7 +52,7 @@ def good(made: Made, tmp_path_factory: pytest.TempPathFactory) -> NodeFacts:
         tree = form["tip_tree"]
         found.append(TreeFacts(name, stack, "git", name, form["tip_commit"], tree, tree, 1, [], "equal"))
     seen = [
-        Seen(v, n, n, f"/ws/{n}/{n}/__init__.py", True, None, None)
+        SeenPackage(v, n, n, f"/ws/{n}/{n}/__init__.py", True, None, None)
         for n in ("greeter", "clock")
         for v in ("worker", "spawned")
     ]

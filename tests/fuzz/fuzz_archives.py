@@ -72,8 +72,8 @@ class BundleReader(Reader):
         }
         members = tuple(BundleMember(n, len(d), sha256(d).hexdigest(), n.endswith(".sh")) for n, d in files.items())
         sources = (
-            BundledSource("demo", "git", "sources/git/demo.pack", commit=A, tree=B),
-            BundledSource("demo", "sdist", "sources/sdist/demo-1.0.tar.gz", version="1.0", sha256="d" * 64),
+            BundledSource("demo", "git", A, None, "sources/git/demo.pack", tree=B),
+            BundledSource("demo", "sdist", None, "1.0", "sources/sdist/demo-1.0.tar.gz", sha256="d" * 64),
         )
         self.index = Index("full", sources, (("clock", "sdist"),), members)
         self.blocks = b"".join(header(m) + files[m.name] + bytes(padding(m.size)) for m in members)

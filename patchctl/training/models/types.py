@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Annotated
 
-from patchctl.manifest.types import Address, Distributed, Doc, FormatVersion, Name, Text, Value, Word
+from patchctl.doc import Doc
+from patchctl.manifest.types import Address, Distributed, FormatVersion, Name, Text, Value, Word
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from patchctl.cluster.facts import SECRET
 from patchctl.doctor.runtime import cann_file, driver_file
 from patchctl.errors import PatchctlError
 from patchctl.manifest.distribution import Distribution
+from patchctl.output import to_json
 from patchctl.terminal.text import one_line, redact_text
 from patchctl.training.preflight import machine as m
 from patchctl.training.preflight.caches import caches_json, find_caches
@@ -72,7 +73,7 @@ def workspace_state(workspace: Path, dist: Distribution, python: str) -> dict[st
     from patchctl.workspace.status import read_status
 
     def status(asked: str | None) -> dict[str, Any]:
-        return read_status(workspace.absolute(), dist, asked).as_json()
+        return to_json(read_status(workspace.absolute(), dist, asked))
 
     try:
         plain = status(None)

@@ -10,10 +10,12 @@ import hashlib
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Annotated
 
 from patchctl.cluster.compare import majority
 from patchctl.cluster.facts import NodeFacts
 from patchctl.cluster.fanout import Answer, ClusterNode, NoAnswer
+from patchctl.doc import Doc
 from patchctl.doctor.runtime import info_version
 from patchctl.findings.report import Finding, Level, Report
 from patchctl.terminal.progress import size_text
@@ -36,13 +38,13 @@ RUNNING = ("ports of Ray",)
 
 @dataclass(frozen=True)
 class Odd:
-    """A trait that differs: its value here, what most have (None where there is no majority), and who has it."""
+    """A trait that differs."""
 
-    trait: str
-    value: str
-    most: str | None
-    nodes: tuple[str, ...]
-    stops: bool
+    trait: Annotated[str, Doc("what differs")]
+    value: Annotated[str, Doc("what these nodes have", line=True)]
+    most: Annotated[str | None, Doc("what more than half of the nodes have; null without a majority")]
+    nodes: Annotated[tuple[str, ...], Doc("who has it")]
+    stops: Annotated[bool, Doc("a run stops, or goes wrong, where it differs")]
 
     @property
     def said(self) -> str:

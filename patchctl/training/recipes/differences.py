@@ -4,22 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Annotated
 
+from patchctl.doc import Doc
 from patchctl.training.recipes.conditions import same
 from patchctl.training.recipes.resolve import RecipeRun, Resolved, bare
 
 
 @dataclass(frozen=True)
-class SettingDifference:
+class RecipeDifference:
     """A name and its value in either recipe; None where it has none."""
 
-    section: str
-    name: str
-    one: str | None
-    other: str | None
+    section: Annotated[str, Doc("one of these")]
+    name: Annotated[str, Doc("the key, without +")]
+    one: Annotated[str | None, Doc("the value in the first; null where it has none")]
+    other: Annotated[str | None, Doc("the value in the second")]
 
 
-def differences(one: RecipeRun, other: RecipeRun) -> list[SettingDifference]:
+def differences(one: RecipeRun, other: RecipeRun) -> list[RecipeDifference]:
     """Entry, needs, data, sizes, environment and overrides, each in the order of the first recipe."""
     return [
         *_compared("entry", _entry(one), _entry(other)),
@@ -31,9 +33,9 @@ def differences(one: RecipeRun, other: RecipeRun) -> list[SettingDifference]:
     ]
 
 
-def _compared(section: str, one: Mapping[str, str], other: Mapping[str, str]) -> list[SettingDifference]:
+def _compared(section: str, one: Mapping[str, str], other: Mapping[str, str]) -> list[RecipeDifference]:
     names = dict.fromkeys([*one, *other])
-    rows = [SettingDifference(section, name, one.get(name), other.get(name)) for name in names]
+    rows = [RecipeDifference(section, name, one.get(name), other.get(name)) for name in names]
     return [row for row in rows if row.one is None or row.other is None or not same(row.one, row.other)]
 
 

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from fractions import Fraction
+from typing import Annotated
 
+from patchctl.doc import Doc
 from patchctl.training.recipes.arithmetic import BadExpression
 from patchctl.training.recipes.conditions import Facts
 from patchctl.training.recipes.resolve import RecipeRun
@@ -22,23 +24,19 @@ _ROLLOUT = "actor_rollout_ref.rollout"
 
 @dataclass(frozen=True)
 class Totals:
-    """None where a number that it follows from is not said. `at_most`: groups are filtered, and a step takes several batches.
+    """None where a number that it follows from is not said. `at_most`: groups are filtered, and a step takes several batches."""
 
-    `checkpoint_bytes` is the size of one; of those that are written `kept` remain.
-    """
-
-    steps: int | None
-    at_most: bool
-    trained: int | None
-    validations: int | None
-    validated: int | None
-    written: int | None
-    kept: int | None
-    checkpoint_bytes: int | None
+    steps: Annotated[int | None, Doc("null where the rows of the data are not said")]
+    at_most: Annotated[bool, Doc("groups are filtered, so that a step may take several batches")]
+    trained: Annotated[int | None, Doc("answers that are generated for training")]
+    validations: Annotated[int | None, Doc("how often it validates")]
+    validated: Annotated[int | None, Doc("answers that are generated for that")]
+    written: Annotated[int | None, Doc("checkpoints that are written")]
+    kept: Annotated[int | None, Doc("those of them that remain")]
+    checkpoint_bytes: Annotated[int | None, Doc("the size of one, null where the model is not known")]
 
     @property
-    def kept_bytes(self) -> int | None:
-        """What the checkpoints that remain need."""
+    def kept_bytes(self) -> Annotated[int | None, Doc("the size of those that remain")]:
         return None if self.kept is None or self.checkpoint_bytes is None else self.kept * self.checkpoint_bytes
 
 

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated
 
+from patchctl.doc import Doc
 from patchctl.terminal.text import one_line, visible_line
-from patchctl.training.report.preflight import finding_json
+from patchctl.training.preflight.readiness import Odd, Readiness
+from patchctl.training.report.preflight import PreflightFinding, finding_rows
 
 if TYPE_CHECKING:
     from patchctl.terminal.style import Style
-    from patchctl.training.preflight.readiness import Odd, Readiness
     from patchctl.training.recipes.resolve import RecipeRun
 
 _SHOWN = 8
@@ -19,27 +20,36 @@ _LONGEST = 1000
 _ORDER = ("wrong", "warning", "note")
 
 
-def readiness_json(found: Readiness, run: RecipeRun, address: str, ray: str) -> dict[str, Any]:
-    """The shape patchctl.cluster.preflight/1 (docs/json.md)."""
-    return {
-        "address": address,
-        "ray": ray,
-        "profile": run.profile,
-        "recipe": run.name,
-        "ready": found.ready,
-        "missing": found.missing,
-        "nodes": [
-            {
-                "node": node.title,
-                "address": node.address,
-                "state": found.state(node),
-                "why": found.why(node),
-                "findings": [finding_json(f) for f in found.findings.get(node.title, ())],
-            }
-            for node in found.answers
-        ],
-        "odd": [{**asdict(o), "value": visible_line(o.value), "nodes": list(o.nodes)} for o in found.odd],
-    }
+@dataclass(frozen=True)
+class NodeReadiness:
+    """A node that the cluster knows."""
+
+    node: Annotated[str, Doc("its name")]
+    address: Annotated[str, Doc("its address")]
+    state: Annotated[str, Doc("ready, not ready, odd, dead, silent, broken or failed")]
+    why: Annotated[str | None, Doc("why there is nothing to look at")]
+    findings: Annotated[list[PreflightFinding], Doc("in the order of the areas")]
+
+
+@dataclass(frozen=True)
+class ReadinessOutput:
+    """What `cluster preflight` prints."""
+
+    address: Annotated[str, Doc("the cluster, as it was named")]
+    ray: Annotated[str, Doc("the version of Ray that asked")]
+    profile: Annotated[str, Doc("the profile")]
+    recipe: Annotated[str, Doc("its name there")]
+    ready: Annotated[bool, Doc("as many nodes as the recipe has, and all that live are ready: exit code 0")]
+    missing: Annotated[int, Doc("how many nodes fewer there are than the recipe has")]
+    nodes: Annotated[list[NodeReadiness], Doc("every node that the cluster knows, by name")]
+    odd: Annotated[tuple[Odd, ...], Doc("what some nodes have otherwise than most")]
+
+
+def readiness_output(found: Readiness, run: RecipeRun, address: str, ray: str) -> ReadinessOutput:
+    """Every node with its findings, and what differs."""
+    findings = {n: finding_rows(found.findings.get(n.title, ())) for n in found.answers}
+    nodes = [NodeReadiness(n.title, n.address, found.state(n), found.why(n), rows) for n, rows in findings.items()]
+    return ReadinessOutput(address, ray, run.profile, run.name, found.ready, found.missing, nodes, found.odd)
 
 
 def readiness_text(found: Readiness, run: RecipeRun, address: str, style: Style) -> Iterator[str]:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
-from patchctl.findings.render import machine_json, machine_text
+from patchctl.doc import Doc
+from patchctl.findings.render import MachineFinding, machine_text, of_machine
 from patchctl.findings.report import Finding
 from patchctl.terminal.text import visible_line
 from patchctl.training.preflight.checks import AREAS
@@ -17,29 +20,47 @@ if TYPE_CHECKING:
 _WORDS = {"ok": "ok", "note": "note", "warning": "warning", "error": "wrong", "unknown": "not known"}
 
 
-def finding_json(finding: Finding) -> dict[str, Any]:
-    """Preflight (docs/json.md)."""
-    row = machine_json(finding, {"error": "wrong"})
-    return {**row, "accepted": finding.accepted, "blocks": finding.blocks}
+@dataclass(frozen=True)
+class PreflightFinding(MachineFinding):
+    """What `preflight` found of one thing."""
+
+    accepted: Annotated[bool, Doc("`--accept`")]
+    blocks: Annotated[bool, Doc("needed, not accepted, and wrong or unknown")]
 
 
-def preflight_json(
-    case: Case, findings: Sequence[Finding], cleared: Sequence[str], recorded: str | None
-) -> dict[str, Any]:
-    """The shape patchctl.preflight/1 (docs/json.md)."""
-    return {
-        "profile": case.run.profile,
-        "recipe": case.run.name,
-        "release": case.run.release,
-        "nodes": case.nodes,
-        "devices": case.devices,
-        "machine": case.machine.place,
-        "live": case.machine.live,
-        "ready": not any(f.blocks for f in findings),
-        "findings": [finding_json(f) for f in findings],
-        "cleared": list(cleared),
-        "recorded": recorded,
-    }
+@dataclass(frozen=True)
+class PreflightOutput:
+    """What `preflight` prints."""
+
+    profile: Annotated[str, Doc("the profile")]
+    recipe: Annotated[str, Doc("its name there")]
+    release: Annotated[str | None, Doc("the release that the profile is taken on")]
+    nodes: Annotated[int, Doc("how many nodes run it")]
+    devices: Annotated[int, Doc("devices of all nodes")]
+    machine: Annotated[str, Doc("what was looked at: this machine, or the folder of a recording")]
+    live: Annotated[bool, Doc("it is this machine")]
+    ready: Annotated[bool, Doc("nothing blocks: exit code 0")]
+    findings: Annotated[
+        list[PreflightFinding],
+        Doc("by area: recipe, devices, software, host, network, environment, storage, device memory, workspace"),
+    ]
+    cleared: Annotated[Sequence[str], Doc("compile caches that were taken away")]
+    recorded: Annotated[Path | None, Doc("`--record`: the folder")]
+
+
+def finding_rows(findings: Iterable[Finding]) -> list[PreflightFinding]:
+    """The findings as they are printed."""
+    return [PreflightFinding(*of_machine(f, "wrong"), f.accepted, f.blocks) for f in findings]
+
+
+def preflight_output(
+    case: Case, findings: Sequence[Finding], cleared: Sequence[str], recorded: Path | None
+) -> PreflightOutput:
+    """The case, and what was found."""
+    run, machine = case.run, case.machine
+    ready = not any(f.blocks for f in findings)
+    of_case = (run.profile, run.name, run.release, case.nodes, case.devices, machine.place, machine.live)
+    return PreflightOutput(*of_case, ready, finding_rows(findings), cleared, recorded)
 
 
 def preflight_text(case: Case, findings: Sequence[Finding], cleared: Sequence[str], style: Style) -> Iterator[str]:

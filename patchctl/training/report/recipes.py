@@ -3,37 +3,63 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated
 
+from patchctl.doc import Doc
 from patchctl.terminal.progress import size_text
 from patchctl.terminal.text import visible_line
-from patchctl.training.recipes.differences import SettingDifference
-from patchctl.training.recipes.resolve import RecipeRun, Resolved
+from patchctl.training.recipes.differences import RecipeDifference
+from patchctl.training.recipes.resolve import DEVICES, NODES, RecipeRun, Resolved
 from patchctl.training.recipes.rules import Broken
 from patchctl.training.recipes.shell import command_lines, literal, override_text
 from patchctl.training.recipes.totals import Totals
+from patchctl.training.recipes.types import DataSet, EntryModule
 
 if TYPE_CHECKING:
     from patchctl.terminal.style import Style
 
 
-def list_json(runs: Sequence[RecipeRun]) -> dict[str, Any]:
-    """The shape patchctl.training.recipes.list/1 (docs/json.md)."""
-    rows = [
-        {
-            "profile": run.profile,
-            "recipe": run.name,
-            "release": run.release,
-            "summary": run.summary,
-            "nodes": int(run.sizes["nodes"].value),
-            "devices": int(run.sizes["devices"].value),
-            "module": run.entry.module,
-            "limits": [_joined(limit) for limit in run.limits],
-        }
-        for run in runs
-    ]
-    return {"recipes": rows}
+@dataclass(frozen=True)
+class _OfRecipe:
+    profile: Annotated[str, Doc("the profile")]
+    recipe: Annotated[str, Doc("its name there")]
+    release: Annotated[str | None, Doc("the release that the profile is taken on")]
+
+
+@dataclass(frozen=True)
+class ListedRecipe(_OfRecipe):
+    """A recipe."""
+
+    summary: Annotated[str, Doc("what it trains")]
+    nodes: Annotated[int, Doc("how many nodes it is for")]
+    devices: Annotated[int, Doc("devices of all nodes")]
+    module: Annotated[str, Doc("the entry module")]
+    limits: Annotated[list[str], Doc("what does not work at these pins")]
+
+
+@dataclass(frozen=True)
+class RecipesOutput:
+    """What `recipe list` prints."""
+
+    recipes: Annotated[list[ListedRecipe], Doc("by profile and name")]
+
+
+def recipes_output(runs: Sequence[RecipeRun]) -> RecipesOutput:
+    """A row a recipe."""
+    rows = []
+    for run in runs:
+        nodes, devices = (int(run.sizes[name].value) for name in (NODES, DEVICES))
+        rows.append(ListedRecipe(*_named(run), run.summary, nodes, devices, run.entry.module, _limits(run)))
+    return RecipesOutput(rows)
+
+
+def _named(run: RecipeRun) -> tuple[str, str, str | None]:
+    return run.profile, run.name, run.release
+
+
+def _limits(run: RecipeRun) -> list[str]:
+    return [_joined(limit) for limit in run.limits]
 
 
 def list_text(runs: Sequence[RecipeRun], style: Style) -> Iterator[str]:
@@ -48,77 +74,137 @@ def list_text(runs: Sequence[RecipeRun], style: Style) -> Iterator[str]:
     yield f"{len(runs)} recipes; nodes x devices"
 
 
-def env_json(run: RecipeRun) -> dict[str, Any]:
-    """The shape patchctl.env/1."""
-    return {
-        "profile": run.profile,
-        "recipe": run.name,
-        "release": run.release,
-        "environment": {name: literal(setting, run) for name, setting in run.environment.items()},
-        "of_each_node": dict(run.of_each_node),
-    }
+@dataclass(frozen=True)
+class EnvOutput(_OfRecipe):
+    """What `env` prints."""
+
+    environment: Annotated[dict[str, str], Doc("the variables, the same on every node")]
+    of_each_node: Annotated[Mapping[str, str], Doc("variables that each node sets for itself, and to what")]
 
 
-def command_json(run: RecipeRun) -> dict[str, Any]:
-    """The shape patchctl.training.recipes.command/1. `overrides` are for an argument list: nothing in them is quoted for a shell."""
-    return {
-        "profile": run.profile,
-        "recipe": run.name,
-        "release": run.release,
-        "upstream": run.entry.upstream,
-        "folder": run.entry.folder or ".",
-        "module": run.entry.module,
-        "config": run.entry.config,
-        "overrides": [override_text(key, setting, run) for key, setting in run.overrides.items()],
-        "paths": _paths(run),
-        "limits": [_joined(limit) for limit in run.limits],
-        "script": "\n".join(command_lines(run)) + "\n",
-    }
+def env_output(run: RecipeRun) -> EnvOutput:
+    """The values as text."""
+    values = {name: literal(setting, run) for name, setting in run.environment.items()}
+    return EnvOutput(*_named(run), values, run.of_each_node)
 
 
-def show_json(run: RecipeRun, broken: Sequence[Broken], totals: Totals) -> dict[str, Any]:
-    """The shape patchctl.training.recipes.show/1."""
-    return {
-        "profile": run.profile,
-        "recipe": run.name,
-        "release": run.release,
-        "summary": run.summary,
-        "extends": list(run.chain),
-        "entry": asdict(run.entry) | {"folder": run.entry.folder or "."},
-        "needs": list(run.needs),
-        "totals": asdict(totals) | {"kept_bytes": totals.kept_bytes},
-        "sizes": _values(run.sizes, run),
-        "environment": _values(run.environment, run),
-        "of_each_node": dict(run.of_each_node),
-        "overrides": _values(run.overrides, run),
-        "paths": _paths(run),
-        "data": {part: asdict(data) for part, data in run.data.items()},
-        "limits": [_joined(limit) for limit in run.limits],
-        "note": None if run.note is None else _joined(run.note),
-        "broken": [{"rule": b.rule, "message": str(b), "file": b.where.file, "line": b.where.line} for b in broken],
-    }
+@dataclass(frozen=True)
+class RecipePath:
+    """A file or folder that the user gives."""
+
+    what: Annotated[str, Doc("what lies there")]
+    variable: Annotated[str, Doc("where the command reads it from when it is not given")]
+    path: Annotated[str | None, Doc("as far as it is known")]
 
 
-def _paths(run: RecipeRun) -> dict[str, Any]:
-    return {
-        name: {"what": path.what, "variable": path.variable, "path": run.path(name)} for name, path in run.paths.items()
-    }
+@dataclass(frozen=True)
+class CommandOutput(_OfRecipe):
+    """What `recipe command` prints."""
+
+    upstream: Annotated[str, Doc("whose tree it is started in")]
+    folder: Annotated[str, Doc("where in that tree")]
+    module: Annotated[str, Doc("what `python -m` runs")]
+    config: Annotated[str, Doc("`--config-name`")]
+    overrides: Annotated[
+        list[str], Doc("KEY=VALUE, quoted for Hydra and not for a shell; `$VARIABLE` for a path that is not given")
+    ]
+    paths: Annotated[dict[str, RecipePath], Doc("files and folders that the user gives")]
+    limits: Annotated[list[str], Doc("what does not work at these pins")]
+    script: Annotated[str, Doc("the shell script that is printed without `--json`")]
 
 
-def _values(settings: Mapping[str, Resolved], run: RecipeRun) -> dict[str, Any]:
-    return {
-        name: {
-            "value": literal(setting, run),
-            "written": setting.written,
-            "recipe": setting.recipe,
-            "file": setting.where.file if setting.where else None,
-            "line": setting.where.line if setting.where else None,
-            "source": setting.source,
-            "why": setting.why,
-            "ours": setting.ours,
-        }
-        for name, setting in settings.items()
-    }
+def command_output(run: RecipeRun) -> CommandOutput:
+    """`overrides` are for an argument list: nothing in them is quoted for a shell."""
+    entry, script = run.entry, "\n".join(command_lines(run)) + "\n"
+    overrides = [override_text(key, setting, run) for key, setting in run.overrides.items()]
+    started = (entry.upstream, entry.folder or ".", entry.module, entry.config)
+    return CommandOutput(*_named(run), *started, overrides, _paths(run), _limits(run), script)
+
+
+@dataclass(frozen=True)
+class RecipeEntry(EntryModule):
+    """What is started."""
+
+    folder: Annotated[str, Doc("where in that tree it is started, `.` for its top")] = "."
+
+
+@dataclass(frozen=True)
+class RecipeValue:
+    """A value, and where it comes from."""
+
+    value: Annotated[str, Doc("computed; `$VARIABLE` for a path that is not given")]
+    written: Annotated[str, Doc("as in the file: `= ...` is an expression, `@NAME` a path")]
+    recipe: Annotated[str, Doc("the recipe that sets it, or the command line")]
+    file: Annotated[str | None, Doc("where")]
+    line: Annotated[int | None, Doc("where in it, from 1")]
+    source: Annotated[str | None, Doc("who gives the value")]
+    why: Annotated[str | None, Doc("what it is for")]
+    ours: Annotated[str | None, Doc("why we chose it, where nobody gives it")]
+
+
+@dataclass(frozen=True)
+class BrokenRule:
+    """A rule that a recipe does not keep."""
+
+    rule: Annotated[str, Doc("its name in manifests/rules.yaml, recipe-needs or known-keys")]
+    message: Annotated[str, Doc("what must hold, what is so, why, and what to try")]
+    file: Annotated[str, Doc("where the value stands")]
+    line: Annotated[int | None, Doc("from 1")]
+
+
+@dataclass(frozen=True)
+class RecipeOutput(_OfRecipe):
+    """What `recipe show` prints."""
+
+    summary: Annotated[str, Doc("what it trains")]
+    extends: Annotated[tuple[str, ...], Doc("the recipes whose values come before, the nearest first")]
+    entry: Annotated[RecipeEntry, Doc("what is started")]
+    needs: Annotated[tuple[str, ...], Doc("features of the profile")]
+    totals: Annotated[Totals, Doc("what the run comes to when it goes to its end")]
+    sizes: Annotated[dict[str, RecipeValue], Doc("by name, `devices` included")]
+    environment: Annotated[dict[str, RecipeValue], Doc("by variable")]
+    of_each_node: Annotated[Mapping[str, str], Doc("variables that each node sets for itself, and to what")]
+    overrides: Annotated[dict[str, RecipeValue], Doc("by key, with the + that a new key has")]
+    paths: Annotated[dict[str, RecipePath], Doc("files and folders that the user gives")]
+    data: Annotated[Mapping[str, DataSet], Doc("train, and validation where there is one")]
+    limits: Annotated[list[str], Doc("what does not work at these pins")]
+    note: Annotated[str | None, Doc("anything else")]
+    broken: Annotated[list[BrokenRule], Doc("the rules that it does not keep")]
+
+
+def recipe_output(run: RecipeRun, broken: Sequence[Broken], totals: Totals) -> RecipeOutput:
+    """All of it."""
+    entry = run.entry
+    return RecipeOutput(
+        *_named(run),
+        summary=run.summary,
+        extends=run.chain,
+        entry=RecipeEntry(entry.module, entry.config, entry.upstream, entry.folder or ".", entry.why),
+        needs=run.needs,
+        totals=totals,
+        sizes=_values(run.sizes, run),
+        environment=_values(run.environment, run),
+        of_each_node=run.of_each_node,
+        overrides=_values(run.overrides, run),
+        paths=_paths(run),
+        data=run.data,
+        limits=_limits(run),
+        note=None if run.note is None else _joined(run.note),
+        broken=[BrokenRule(b.rule, str(b), *b.where) for b in broken],
+    )
+
+
+def _paths(run: RecipeRun) -> dict[str, RecipePath]:
+    return {name: RecipePath(path.what, path.variable, run.path(name)) for name, path in run.paths.items()}
+
+
+def _values(settings: Mapping[str, Resolved], run: RecipeRun) -> dict[str, RecipeValue]:
+    return {name: _value(setting, run) for name, setting in settings.items()}
+
+
+def _value(one: Resolved, run: RecipeRun) -> RecipeValue:
+    file, line = one.where or (None, None)
+    return RecipeValue(literal(one, run), one.written, one.recipe, file, line, one.source, one.why, one.ours)
 
 
 def show_text(run: RecipeRun, broken: Sequence[Broken], totals: Totals, style: Style) -> Iterator[str]:
@@ -217,12 +303,21 @@ def _on(run: RecipeRun) -> str:
     return f"{run.title}@{run.release}" if run.release else run.title
 
 
-def diff_json(one: RecipeRun, other: RecipeRun, rows: Sequence[SettingDifference]) -> dict[str, Any]:
-    """The shape patchctl.training.recipes.diff/1."""
-    return {"one": _on(one), "other": _on(other), "differences": [asdict(row) for row in rows]}
+@dataclass(frozen=True)
+class DiffOutput:
+    """What `recipe diff` prints."""
+
+    one: Annotated[str, Doc("PROFILE/RECIPE, with @RELEASE where the profile stands on a release")]
+    other: Annotated[str, Doc("the same")]
+    differences: Annotated[Sequence[RecipeDifference], Doc("entry, needs, data, sizes, environment, overrides")]
 
 
-def diff_text(one: RecipeRun, other: RecipeRun, rows: Sequence[SettingDifference], style: Style) -> Iterator[str]:
+def diff_output(one: RecipeRun, other: RecipeRun, rows: Sequence[RecipeDifference]) -> DiffOutput:
+    """With the names of both."""
+    return DiffOutput(_on(one), _on(other), rows)
+
+
+def diff_text(one: RecipeRun, other: RecipeRun, rows: Sequence[RecipeDifference], style: Style) -> Iterator[str]:
     """- what the first has, + what the second has."""
     yield style(f"--- {_on(one)}", bold=True)
     yield style(f"+++ {_on(other)}", bold=True)

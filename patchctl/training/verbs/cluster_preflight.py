@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     metavar="S",
     help="How long a node may take, in seconds.",
 )
-@format_option
+@format_option("patchctl.training.report.cluster_preflight:ReadinessOutput")
 @click.pass_obj
 def preflight(
     app: App,
@@ -82,7 +82,7 @@ def preflight(
     from patchctl.cluster.request import plain_request
     from patchctl.findings.formats import Shown
     from patchctl.training.preflight.readiness import readiness
-    from patchctl.training.report.cluster_preflight import readiness_json, readiness_text
+    from patchctl.training.report.cluster_preflight import readiness_output, readiness_text
     from patchctl.training.verbs.preflight import case_of, other_release
 
     run = RecipeBook(app).valid_run(arguments)
@@ -103,7 +103,7 @@ def preflight(
     wanted = int(run.sizes["nodes"].value)
     first = other_release(app, arguments, accept)
     outcome = readiness(answers, lambda machine: case_of(app, run, machine, None), accept, wanted, first)
-    data = readiness_json(outcome, run, address, version)
+    data = readiness_output(outcome, run, address, version)
     shown = Shown(outcome.report(), "cluster.preflight")
     print_findings(app, output, shown, data, lambda style: readiness_text(outcome, run, address, style))
     return DONE if outcome.ready else FINDINGS

@@ -26,7 +26,7 @@ from patchctl.training.verbs.options import (
     help="sh: lines to eval or source; dotenv: NAME=VALUE lines.",
 )
 @recipe_overrides
-@json_option
+@json_option("patchctl.training.report.recipes:EnvOutput")
 @click.pass_obj
 def command(app: App, arguments: RecipeArguments, output: str, as_json: bool) -> None:
     """Print the environment variables of a recipe, the same for every node of a run.
@@ -40,8 +40,8 @@ def command(app: App, arguments: RecipeArguments, output: str, as_json: bool) ->
     Exit code 2 for a recipe that breaks a rule.
     """
     from patchctl.training.recipes.shell import environment_dotenv, environment_sh
-    from patchctl.training.report.recipes import env_json
+    from patchctl.training.report.recipes import env_output
 
     run = RecipeBook(app).valid_run(arguments)
     lines = environment_dotenv if output == "dotenv" else environment_sh
-    app.emit("env", env_json(run), lambda _: lines(run), as_json or output == "json")
+    app.emit("env", env_output(run), lambda _: lines(run), as_json or output == "json")

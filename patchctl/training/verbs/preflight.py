@@ -56,7 +56,7 @@ _FOLDER = click.Path(path_type=Path, file_okay=False)
     "--clear-caches", is_flag=True, help="Take compile caches away that are older than CANN, after a question."
 )
 @click.option("--yes", is_flag=True, help="Clear without the question.")
-@format_option
+@format_option("patchctl.training.report.preflight:PreflightOutput")
 @click.pass_obj
 def command(
     app: App,
@@ -89,7 +89,7 @@ def command(
     from patchctl.terminal.text import visible_line
     from patchctl.training.preflight.checks import all_findings
     from patchctl.training.preflight.machine import record as write
-    from patchctl.training.report.preflight import preflight_json, preflight_text
+    from patchctl.training.report.preflight import preflight_output, preflight_text
 
     if folder is not None and (record is not None or clear_caches):
         raise WrongUse("--machine looks at another machine: neither --record nor --clear-caches goes with it")
@@ -104,7 +104,7 @@ def command(
     for name in sorted(set(accept) - {f.name for f in findings}):  # no error: on another node there may be one
         click.echo(f"patchctl: --accept {visible_line(name)}: no finding is called so here", err=True)
     cleared = _clear(case, yes) if clear_caches else []
-    data = preflight_json(case, findings, cleared, str(record) if record else None)
+    data = preflight_output(case, findings, cleared, record)
     report = Report(findings)
     print_findings(
         app, output, Shown(report, "preflight"), data, lambda style: preflight_text(case, findings, cleared, style)

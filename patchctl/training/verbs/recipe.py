@@ -41,7 +41,7 @@ def command() -> None:
     "--profile", "-p", metavar="NAME", shell_complete=complete_profile, help="Only the recipes of this profile."
 )
 @release_option
-@json_option
+@json_option("patchctl.training.report.recipes:RecipesOutput")
 @click.pass_obj
 def list_(app: App, profile: str | None, as_json: bool) -> None:
     """List the recipes: profile, name, release, nodes and devices, entry module and what it trains.
@@ -50,7 +50,7 @@ def list_(app: App, profile: str | None, as_json: bool) -> None:
     """
     from patchctl.training.recipes.read import read_recipes
     from patchctl.training.recipes.resolve import resolve
-    from patchctl.training.report.recipes import list_json, list_text
+    from patchctl.training.report.recipes import list_text, recipes_output
 
     dist = app.distribution
     if profile is not None:
@@ -59,14 +59,14 @@ def list_(app: App, profile: str | None, as_json: bool) -> None:
     runs = [
         resolve(of_release, *key) for of_release in found for key in of_release.runnable() if profile in (None, key[0])
     ]
-    app.emit("recipe.list", list_json(runs), lambda style: list_text(runs, style), as_json)
+    app.emit("recipe.list", recipes_output(runs), lambda style: list_text(runs, style), as_json)
 
 
 @command.command("show", short_help="Show one with where each value comes from.")
 @recipe_argument
 @profile_of_recipe
 @recipe_overrides
-@json_option
+@json_option("patchctl.training.report.recipes:RecipeOutput")
 @click.pass_obj
 def show(app: App, arguments: RecipeArguments, as_json: bool) -> int:
     """Show a recipe with all that it inherits: each value, its file and line, who gives it and why.
@@ -76,12 +76,12 @@ def show(app: App, arguments: RecipeArguments, as_json: bool) -> int:
 
     Rules that it breaks come last; exit code 1 with one.
     """
-    from patchctl.training.report.recipes import show_json, show_text
+    from patchctl.training.report.recipes import recipe_output, show_text
 
     book = RecipeBook(app)
     run = book.run(arguments)
     broken, totals = book.broken(run), book.totals(run)
-    data = show_json(run, broken, totals)
+    data = recipe_output(run, broken, totals)
     app.emit("recipe.show", data, lambda style: show_text(run, broken, totals, style), as_json)
     return FINDINGS if broken else DONE
 
@@ -90,7 +90,7 @@ def show(app: App, arguments: RecipeArguments, as_json: bool) -> int:
 @recipe_argument
 @profile_of_recipe
 @recipe_overrides
-@json_option
+@json_option("patchctl.training.report.recipes:CommandOutput")
 @click.pass_obj
 def command_(app: App, arguments: RecipeArguments, as_json: bool) -> None:
     """Print the exact command: working directory, entry module, one override a line, quoted for the shell.
@@ -102,10 +102,10 @@ def command_(app: App, arguments: RecipeArguments, as_json: bool) -> None:
     Exit code 2 for a recipe that breaks a rule.
     """
     from patchctl.training.recipes.shell import command_lines
-    from patchctl.training.report.recipes import command_json
+    from patchctl.training.report.recipes import command_output
 
     run = RecipeBook(app).valid_run(arguments)
-    app.emit("recipe.command", command_json(run), lambda _: command_lines(run), as_json)
+    app.emit("recipe.command", command_output(run), lambda _: command_lines(run), as_json)
 
 
 @command.command("diff", short_help="Say what differs between two.")
@@ -113,7 +113,7 @@ def command_(app: App, arguments: RecipeArguments, as_json: bool) -> None:
 @click.argument("other", metavar="[PROFILE/]RECIPE[@RELEASE]", shell_complete=complete_recipe)
 @profile_of_recipe
 @release_option
-@json_option
+@json_option("patchctl.training.report.recipes:DiffOutput")
 @click.pass_obj
 def diff(app: App, one: str, other: str, profile: str | None, as_json: bool) -> None:
     """Say what differs between two recipes: computed values, and which of them only one has.
@@ -124,11 +124,11 @@ def diff(app: App, one: str, other: str, profile: str | None, as_json: bool) -> 
     patchctl recipe diff qwen3-8b/dapo qwen3-8b/grpo
     """
     from patchctl.training.recipes.differences import differences
-    from patchctl.training.report.recipes import diff_json, diff_text
+    from patchctl.training.report.recipes import diff_output, diff_text
 
     runs = _run_on(app, profile, one), _run_on(app, profile, other)
     rows = differences(*runs)
-    app.emit("recipe.diff", diff_json(*runs, rows), lambda style: diff_text(*runs, rows, style), as_json)
+    app.emit("recipe.diff", diff_output(*runs, rows), lambda style: diff_text(*runs, rows, style), as_json)
 
 
 def _run_on(app: App, profile: str | None, named: str) -> RecipeRun:
