@@ -54,7 +54,7 @@ _CHUNK = 1 << 20
 
 
 @dataclass(frozen=True)
-class MissingForm:
+class UnavailableForm:
     """An unavailable form, and the error with the places tried."""
 
     upstream: str
@@ -71,7 +71,7 @@ class Created:
     sha256: str
     signature: Signature | None
     index: Index
-    missing: tuple[MissingForm, ...]
+    missing: tuple[UnavailableForm, ...]
     plan: Plan
 
 
@@ -103,13 +103,13 @@ def create_bundle(
     with cache.staging(options.cache) as folder:
         parts = _own_parts(dist, plan, options.cache)
         sources: list[BundledSource] = []
-        missing: list[MissingForm] = []
+        missing: list[UnavailableForm] = []
         for planned in plan.stacks:
             for form in forms_of(planned.stack):
                 try:
                     source, part = _source(dist, planned.stack, form, options, progress, folder)
                 except SourceUnavailable as failure:
-                    missing.append(MissingForm(planned.upstream, form, failure))
+                    missing.append(UnavailableForm(planned.upstream, form, failure))
                     continue
                 sources.append(source)
                 parts.append(part)
