@@ -42,6 +42,7 @@ VERBS = {
     "export": "Write the commits of a work tree back to patch files.",
     "import": "Bring foreign patches into a stack: mails, an mbox, a folder of patch files.",
     "prove": "Prove features: tests red without the patch, green with it, red on each mutation.",
+    "outdated": "Say which upstreams have something newer than the pins, and what it would take.",
     "drift": "Say how patches fare on other releases, and what differs in a workspace.",
     "blame": "Tell whose a line is, upstream's or a patch's, also for a whole traceback.",
     "bisect": "Find the patch of a profile that breaks a command.",

@@ -149,6 +149,10 @@ class Drifting:
         unseen = tuple(f"{name}: {why}" for name, why in seen.items() if isinstance(why, str))
         return StackDrift(stack.upstream, stack.name, tuple(rows), unseen)
 
+    def releases_of(self, stack: Stack) -> UpstreamReleases:
+        """The revisions of a stack's upstream, in the places of this run."""
+        return self._places(stack, load_patches(self.dist, stack))
+
     def _places(self, stack: Stack, patches: Sequence[StackPatch]) -> UpstreamReleases:
         wanted = wanted_files(path for p in patches for path in p.paths)
         return UpstreamReleases(stack, self.dist.upstream(stack.upstream), self.options, self.progress, wanted)

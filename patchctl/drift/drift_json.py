@@ -156,7 +156,7 @@ class Broke:
 
 @dataclass(frozen=True)
 class Appeared:
-    """A release that the earlier run did not have, and how many of the stack's patches arrive on it."""
+    """A release that the earlier run did not have, or a branch that has moved on, and how many patches arrive on it."""
 
     upstream: Annotated[str, Doc("its name")]
     stack: Annotated[str, Doc("the stack's name")]
@@ -178,7 +178,7 @@ class Earlier:
 
     def __init__(self, file: Path) -> None:
         """Raises WrongUse if there is no file, BadManifest for one that `drift --json` did not print."""
-        self._stacks = _from_json(file, _earlier, "the first time: `patchctl drift --matrix --json >FILE`")
+        self._stacks, self._heads = _from_json(file, _earlier, "the first time: `patchctl drift --matrix --json >FILE`")
 
     def news(self, stacks: Sequence[StackDrift]) -> News:
         """What newly broke, and the new releases. A stack that the earlier run did not look at has no news."""
@@ -186,10 +186,12 @@ class Earlier:
 
     def _appeared(self, stacks: Sequence[StackDrift]) -> Iterator[Appeared]:
         for stack in stacks:
-            if (known := self._stacks.get((stack.upstream, stack.stack))) is None:
+            if (known := self._heads.get((stack.upstream, stack.stack))) is None:
                 continue
+            forms = {name: form for name, form, _ in known}
             for release in stack.releases:
-                if release.release not in known:
+                seen = release.release, release.form, release.commit
+                if seen not in known and forms.get(release.release) in (None, release.form):
                     arrive = sum(p.state in ARRIVES or p.clean for p in release.patches)
                     yield Appeared(stack.upstream, stack.stack, release.release, arrive, len(release.patches))
 
@@ -221,8 +223,17 @@ def _fresh(changed: Iterable[ApiChange], names: frozenset[str]) -> str | None:
     return f"calls what has changed: {', '.join(fresh)}" if fresh else None
 
 
-def _earlier(data: Any) -> dict[tuple[str, str], dict[str, _Seen]]:
-    return {(s["upstream"], s["stack"]): _releases(s["releases"]) for s in _stacks_in(data)}
+_Heads = dict[tuple[str, str], set[tuple[str, str, str]]]
+
+
+def _earlier(data: Any) -> tuple[dict[tuple[str, str], dict[str, _Seen]], _Heads]:
+    """The verdicts of each stack by release, and its releases with their forms and commits."""
+    stacks = _stacks_in(data)
+    heads = {
+        (s["upstream"], s["stack"]): {(str(r["release"]), str(r["form"]), str(r["commit"])) for r in s["releases"]}
+        for s in stacks
+    }
+    return {(s["upstream"], s["stack"]): _releases(s["releases"]) for s in stacks}, heads
 
 
 def _releases(rows: Sequence[Mapping[str, Any]]) -> dict[str, _Seen]:

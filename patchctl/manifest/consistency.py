@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
@@ -82,6 +83,8 @@ def _read(root: Path, files: ManifestFiles, problems: list[Problem]) -> Read:
 
 
 def _cross_checks(read: Read) -> Problems:
+    if read.upstreams is not None:
+        yield from _companions(read.upstreams)
     for (folder, file), stack in read.stacks.items():
         for check in STACK_CHECKS:
             yield from check(read, stack, folder, file)
@@ -98,6 +101,31 @@ def _cross_checks(read: Read) -> Problems:
         yield from _stacks_known(read, profile.positions, (), profile.value.stacks)
         yield from _without_known(profile, (), profile.value.without, profile.value.stacks)
         yield from _runtime_known(read, profile)
+
+
+def _companions(loaded: Loaded[Upstreams]) -> Problems:
+    """Check that the expressions compile, and that each revision's has one group."""
+    known = loaded.value.upstreams
+    for name, upstream in known.items():
+        if (said := upstream.companions) is None:
+            continue
+        at = ("upstreams", name, "companions")
+        yield from _compiles(loaded, (*at, "file"), said.file)
+        for other, text in said.revisions.items():
+            if other not in known:
+                what = f"no upstream {quoted(other)}{did_you_mean(other, known)}"
+                yield loaded.positions.problem((*at, "revisions", other), what, at="key")
+            yield from _compiles(loaded, (*at, "revisions", other), text, groups=1)
+
+
+def _compiles(loaded: Loaded[Upstreams], key: KeyPath, text: str, groups: int | None = None) -> Problems:
+    try:
+        found = re.compile(text).groups
+    except re.error as error:
+        yield loaded.positions.problem(key, f"not a regular expression: {error}")
+    else:
+        if groups not in (None, found):
+            yield loaded.positions.problem(key, f"expected one group, the revision; found {found}")
 
 
 def _inherit(read: Read) -> Problems:

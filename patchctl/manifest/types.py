@@ -104,6 +104,7 @@ Import = Annotated[
     str, Pattern(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*", "the dotted name of an import package")
 ]
 Text = Annotated[str, Pattern(r"[\s\S]*\S[\s\S]*", "a non-empty string")]
+Expression = Annotated[str, Pattern(r"\S[^\n]*", "a regular expression")]
 Address = Annotated[str, Pattern(r"https://[!-~]+", "an https:// address")]
 Word = Annotated[str, Pattern(r"[A-Za-z0-9_][A-Za-z0-9_./-]*", "a word of letters, digits, '_', '.', '/' and '-'")]
 _LINE = "a one-line string, number, boolean, null, or a list of these"
@@ -205,6 +206,18 @@ class Regenerated:
 
 
 @dataclass(frozen=True)
+class Companions:
+    """Where an upstream says which revisions of the others it goes with: its image's Dockerfile, say."""
+
+    file: Annotated[
+        Expression, Doc("A regular expression for the file's whole path; of several files the newest name is read.")
+    ]
+    revisions: Annotated[
+        dict[Name, Expression], Doc("An upstream: a regular expression whose group is its tag or branch in that file.")
+    ]
+
+
+@dataclass(frozen=True)
 class Upstream:
     """A project that we patch, and where its source comes from."""
 
@@ -220,6 +233,9 @@ class Upstream:
         Text | None,
         Doc("The prefix of the version in its release branches; null if releases are tags."),
     ] = None
+    companions: Annotated[Companions | None, Doc("Where it says which revisions of other upstreams it goes with.")] = (
+        None
+    )
     note: Annotated[Text | None, Doc("Anything a reader should know.")] = None
 
 

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urlsplit
 
 from patchctl.errors import SourceMismatch, Tried, WrongUse
@@ -37,6 +37,13 @@ _TRIES = 2
 _PAGE_LIMIT = 8 << 20
 _OF_TRANSFER = (b"content-encoding", b"content-length", b"transfer-encoding")
 _ARCHIVES = (".tar.gz", ".zip")
+
+
+class Offered(NamedTuple):
+    """A source distribution that an index offers, and the Pythons that it runs on if the index states them."""
+
+    sdist: Sdist
+    python: str | None
 
 
 @dataclass(frozen=True)
@@ -255,30 +262,30 @@ def _read_as_page() -> Iterator[None]:
         raise _Refused(f"cannot parse the page: {type(error).__name__}: {one_line(str(error))}") from error
 
 
-def versions(distribution: str, tried: list[Tried], config: IndexConfig | None = None) -> list[Sdist]:
+def versions(distribution: str, tried: list[Tried], config: IndexConfig | None = None) -> list[Offered]:
     """Return every source distribution that pip's indexes offer with a digest; the first place wins per version.
 
     Places with none, or that cannot be asked, are added to `tried`. Downloads nothing.
     """
     config = config or machine_config()
-    found: dict[str, Sdist] = {}
+    found: dict[str, Offered] = {}
     with _client(config) as client:
         for source, kind in _places(config):
             with _plain_errors(source, tried):
                 if not _is_dead(source, config, tried):
                     for one in _offered(client, source, kind, distribution, tried):
-                        found.setdefault(one.version, one)
+                        found.setdefault(one.sdist.version, one)
     return list(found.values())
 
 
 @_read_as_page()
-def _offered(client: Any, source: str, kind: str, distribution: str, tried: list[Tried]) -> list[Sdist]:
+def _offered(client: Any, source: str, kind: str, distribution: str, tried: list[Tried]) -> list[Offered]:
     packages, said = _packages(client, source, kind, distribution)
     links = [(p.version, p.link) for p in packages if p.version and p.link.filename.endswith(_ARCHIVES)]
-    found = [(version, _digest(link) or _digest_of_file(link)) for version, link in links]
+    found = [(version, _digest(link) or _digest_of_file(link), link.requires_python) for version, link in links]
     if not found:
         tried.append(Tried(redact(source), said or f"no archive of {distribution} among its {len(packages)} files"))
-    return [Sdist(version, digest) for version, digest in found if digest is not None]
+    return [Offered(Sdist(version, digest), python) for version, digest, python in found if digest is not None]
 
 
 def _digest_of_file(link: Link) -> str | None:

@@ -98,6 +98,11 @@ class Revisions:
             self.tried.append(Tried(place.shown, f"no tag or branch {wanted}{_like(wanted, tags)}{_ask(wanted)}"))
         return None
 
+    @property
+    def answered(self) -> bool:
+        """Whether a place has answered so far."""
+        return bool(self._answers)
+
     def releases(self) -> dict[Version, tuple[str, str]]:
         """Return (name, commit) of every release by version, oldest first, from the first place that answers.
 

@@ -6,14 +6,17 @@ file list and the content of relevant files.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
-from collections.abc import Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from patchctl.atomic import make_folder, replace_file
 from patchctl.errors import SourceUnavailable, Tried
 from patchctl.git.catfile import ObjectReader
 from patchctl.git.objects import (
@@ -37,7 +40,10 @@ from patchctl.terminal.progress import Progress
 from patchctl.terminal.text import one_line
 
 if TYPE_CHECKING:
+    from packaging.specifiers import SpecifierSet
     from packaging.version import Version
+
+    from patchctl.source.package_index import Offered
 
 LATEST = "latest"
 _AUTHOR = Person("patchctl", "patchctl@localhost", "0 +0000")
@@ -57,6 +63,15 @@ class UpstreamRelease:
     repo: Path
     history: bool = False
     sha256: str | None = None
+
+
+@dataclass(frozen=True)
+class Newest:
+    """Names of the newest revisions by kind (release, candidate, branch); `hidden` by name: the Pythons of those that
+    do not run on the Python asked for."""
+
+    by_kind: Mapping[str, str]
+    hidden: Mapping[str, str]
 
 
 class RevisionTree:
@@ -140,14 +155,56 @@ class UpstreamReleases:
         Includes the pin's own branch if it has moved on. Skips nightly builds: the index has 300 of Megatron-LM
         0.16.0rc0.
         """
+        return [self._find(self._names[v]) for v in self._later]
+
+    def newest(self, python: str | None) -> Newest:
+        """Return the newest of what is newer than the pin, by kind. Downloads nothing. Raises SourceUnavailable.
+
+        A version of the index that does not run on `python` ("3.11") is none of these.
+        """
+        if not self._names and not self._anywhere.answered:
+            raise self._unavailable(LATEST)
+        new = [v for v in self._later if v != self._own]
+        run = [v for v in new if python is None or self._pythons[v].contains(python)]
+        by_kind = {
+            "release": [v for v in run if not v.is_prerelease][-1:],
+            "candidate": [v for v in run[-1:] if v.is_prerelease],
+            "branch": [v for v in self._later if v == self._own],
+        }
+        hidden = {self._names[v]: str(self._pythons[v]) for v in new if v not in run}
+        return Newest({kind: self._names[v] for kind, found in by_kind.items() for v in found}, hidden)
+
+    def commit_of(self, name: str) -> str | None:
+        """Return the commit of a tag or branch, or None if no place has it. Fetches nothing."""
+        found = self._anywhere.find(name)
+        return found.commit if found else None
+
+    @cached_property
+    def _own(self) -> Version | None:
+        """The version in the pin's name."""
         pin = self._stack.pin
         named = [pin.tag, self._stack.name, pin.sdist.version if pin.sdist else None]
-        own = next((v for name in named if name and (v := version_of(name, self._prefix)) is not None), None)
-        final = sorted(v for v in self._names if not v.is_devrelease)
-        later = (
-            [v for v in final if v > own or (v == own and self._has_moved(v))] if own else self._after_the_pin(final)
-        )
-        return [self._find(self._names[v]) for v in later]
+        return next((v for name in named if name and (v := version_of(name, self._prefix)) is not None), None)
+
+    @cached_property
+    def _later(self) -> list[Version]:
+        """The versions that are newer than the pin, oldest first; its own if the pin's branch has moved on."""
+        own, final = self._own, sorted(v for v in self._names if not v.is_devrelease)
+        if own is None:
+            return self._after_the_pin(final)
+        return [v for v in final if v > own or (v == own and self._has_moved(v))]
+
+    @cached_property
+    def _pythons(self) -> Mapping[Version, SpecifierSet]:
+        """The Pythons that a version runs on, as far as the index says."""
+        from packaging.specifiers import InvalidSpecifier, SpecifierSet
+
+        found: defaultdict[Version, SpecifierSet] = defaultdict(SpecifierSet)
+        for one in self._offered if self._options.source != "git" else []:
+            if one.python and (version := version_of(one.sdist.version, "")) is not None:
+                with contextlib.suppress(InvalidSpecifier):
+                    found[version] = SpecifierSet(one.python)
+        return found
 
     def _has_moved(self, version: Version) -> bool:
         """Whether the pin is on the branch of this release, but no longer its head."""
@@ -173,7 +230,7 @@ class UpstreamReleases:
     def _names(self) -> dict[Version, str]:
         """Names by version, from the index and the tags. Tags win, since git has every file."""
         offered = self._offered if self._options.source != "git" else []
-        found = {v: one.version for one in offered if (v := version_of(one.version, "")) is not None}
+        found = {v: name for name in (o.sdist.version for o in offered) if (v := version_of(name, "")) is not None}
         return found | {version: name for version, (name, _) in self._tagged.items()}
 
     @cached_property
@@ -188,10 +245,10 @@ class UpstreamReleases:
             return kept
         if form != "sdist" and (found := self._anywhere.find(name)) is not None:
             return self._fetched(name, found.commit)
-        offered = None if form == "git" else next((v for v in self._offered if self._same(v.version, name)), None)
-        if offered is None:
+        offered = [] if form == "git" else [o.sdist for o in self._offered if self._same(o.sdist.version, name)]
+        if not offered:
             raise self._unavailable(name)
-        return self._downloaded(name, offered)
+        return self._downloaded(name, offered[0])
 
     def _same(self, version: object, name: str) -> bool:
         ours = version_of(str(version), "")
@@ -219,14 +276,25 @@ class UpstreamReleases:
     # the package index
 
     @cached_property
-    def _offered(self) -> list[Sdist]:
-        if self._upstream.sdist is None or self._options.offline:
-            self._index_tried.append(Tried("package index", "offline" if self._upstream.sdist else "it has none"))
-            return []
-        from patchctl.source.package_index import versions
+    def _offered(self) -> list[Offered]:
+        """What the index offers; offline what it offered when it was last asked."""
+        from patchctl.source.package_index import Offered, versions
 
+        if self._upstream.sdist is None:
+            self._index_tried.append(Tried("package index", "it has none"))
+            return []
+        note = self._options.cache / "drift" / "index" / f"{self._name}.json"
+        if self._options.offline:
+            self._index_tried.append(Tried("package index", "offline"))
+            known = (_json(note) or {}).get("offered", [])
+            return [Offered(Sdist(version, sha256), python) for version, sha256, python in known]
         self._progress.note(f"asking for versions of {self._upstream.sdist}")
-        return versions(self._upstream.sdist, self._index_tried)
+        found = versions(self._upstream.sdist, self._index_tried)
+        with contextlib.suppress(OSError):
+            make_folder(note.parent)
+            rows = [(one.sdist.version, one.sdist.sha256, one.python) for one in found]
+            replace_file(note, json.dumps({"offered": rows}).encode())
+        return found
 
     def _folder(self) -> Path:
         return self._options.cache / "drift" / "sdist" / self._name

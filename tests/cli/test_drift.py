@@ -575,6 +575,18 @@ def test_what_newly_broke(made: Made, tmp_path: Path) -> None:
     assert done.returncode == 1 and len(errors) == 2 and "title=drift-broke::v4: typo broke" in "".join(errors)
 
 
+def test_since_names_a_branch_that_has_moved_on(made: Made, tmp_path: Path) -> None:
+    made.edit("manifests/upstreams.yaml", "    summary: The clock.\n", "    summary: The clock.\n    releases: v\n")
+    clock = made.origins / "clock"
+    git(clock, "checkout", "--quiet", "-b", "v2")
+    git(clock, "commit", "--quiet", "--allow-empty", "-m", "a fix")
+    last = _written(made, drift(made, "clock", "--matrix", code=0))
+    assert drift(made, "clock", "--matrix", "--since", last, code=0)["appeared"] == []
+    git(clock, "commit", "--quiet", "--allow-empty", "-m", "and another")
+    (one,) = drift(made, "clock", "--matrix", "--since", last, code=0)["appeared"]
+    assert (one["release"], one["arrive"], one["patches"]) == ("v2", 1, 1)
+
+
 def test_a_file_that_no_run_printed_is_refused(made: Made, tmp_path: Path) -> None:
     release(made, "v2", {})
     assert made.patchctl("drift", "--since", str(tmp_path / "none")).returncode == 2

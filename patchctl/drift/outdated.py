@@ -1,0 +1,145 @@
+"""What upstreams have that is newer than the pins, and what moving a stack there would take."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Annotated
+
+from patchctl.doc import Doc
+from patchctl.drift.drift import Drifting
+from patchctl.drift.types import ARRIVES, EXACT, UPSTREAM, ReleaseDrift
+from patchctl.errors import SourceUnavailable, Tried
+from patchctl.git.catfile import ObjectReader
+from patchctl.manifest.types import Companions, Stack
+from patchctl.source.upstream_releases import RevisionTree, UpstreamReleases
+
+BRANCH = "branch"
+MOVED, CONFLICTS, TAKEN = "moved", "conflicts", "taken upstream"
+
+
+@dataclass(frozen=True)
+class NewRevision:
+    """A revision that is newer than the pin."""
+
+    kind: Annotated[str, Doc("release, candidate, or branch: the head of the branch that is followed")]
+    name: Annotated[str, Doc("the tag, the version or the branch")]
+    effort: Annotated[str | None, Doc("exact, moved, conflicts or taken upstream; null with `--no-drift`")] = None
+    work: Annotated[tuple[str, ...], Doc("the features that somebody has to work on there")] = ()
+
+
+@dataclass(frozen=True)
+class Companion:
+    """The revision of another upstream that the pinned files name."""
+
+    upstream: Annotated[str, Doc("the other upstream")]
+    revision: Annotated[str, Doc("the tag or branch")]
+    pinned: Annotated[bool | None, Doc("whether its stack is pinned to that; null if no place could tell")]
+
+
+@dataclass(frozen=True)
+class OutdatedStack:
+    """A stack, what is newer than its pin, and what its own files ask of the others."""
+
+    upstream: Annotated[str, Doc("its name")]
+    stack: Annotated[str, Doc("the stack's name")]
+    patches: Annotated[int, Doc("how many patches it has")]
+    newer: Annotated[tuple[NewRevision, ...], Doc("the newest of each kind; empty if the pin is up to date")] = ()
+    hidden: Annotated[
+        Mapping[str, str], Doc("by newer version that does not run on the release's Python: those that it runs on")
+    ] = field(default_factory=dict)
+    companions: Annotated[tuple[Companion, ...], Doc("revisions of other upstreams that its pinned files name")] = ()
+    unavailable: Annotated[tuple[Tried, ...], Doc("the places tried, if no place could be asked")] = ()
+
+
+def outdated(
+    drifting: Drifting, stacks: Sequence[Stack], python: str | None, *, drift: bool = True
+) -> list[OutdatedStack]:
+    """Compare the pin of each stack, one per upstream, with the newest revisions of its upstream.
+
+    `python` is what the release runs on, such as "3.12". Without `drift`, no patch is tried and no source is fetched.
+    Raises SourceUnavailable if no place of any upstream can be asked.
+    """
+    releases = {s.upstream: drifting.releases_of(s) for s in stacks}
+    named = {s.upstream: _companions(drifting, s, releases[s.upstream]) if drift else {} for s in stacks}
+    followed = {u: revision for said in named.values() for u, revision in said.items()}
+    found, missing = [], list[SourceUnavailable]()
+    for stack in stacks:
+        patches = len(drifting.dist.patches(stack))
+        try:
+            there = releases[stack.upstream]
+            newest = there.newest(python)
+            kinds = {**newest.by_kind}
+            if (branch := followed.get(stack.upstream)) and _pinned(stack, branch, there) is False:
+                kinds.setdefault(BRANCH, branch)
+            newer = tuple(NewRevision(kind, name) for kind, name in kinds.items())
+            if drift and newer:
+                newer = _with_effort(newer, drifting.stack(stack, [one.name for one in newer]).releases)
+            companions = tuple(
+                Companion(u, revision, _pinned(other, revision, releases[u]))
+                for u, revision in named[stack.upstream].items()
+                for other in stacks
+                if other.upstream == u
+            )
+            found.append(OutdatedStack(stack.upstream, stack.name, patches, newer, newest.hidden, companions))
+        except SourceUnavailable as error:
+            missing.append(error)
+            found.append(OutdatedStack(stack.upstream, stack.name, patches, unavailable=tuple(error.tried)))
+        finally:
+            drifting.progress.finish()
+    if missing and len(missing) == len(found):
+        raise missing[0]
+    return found
+
+
+def _companions(drifting: Drifting, stack: Stack, releases: UpstreamReleases) -> Mapping[str, str]:
+    """The revisions of other upstreams that the pinned files name; none if the source lacks the file or cannot be had."""
+    said = drifting.dist.upstream(stack.upstream).companions
+    if said is None:
+        return {}
+    try:
+        base = releases.base()
+    except SourceUnavailable:
+        return {}
+    with ObjectReader(base.repo) as reader:
+        return _named_in(said, RevisionTree(reader, base.tree))
+
+
+def _named_in(said: Companions, tree: RevisionTree) -> Mapping[str, str]:
+    files = [path.decode("utf-8", "replace") for path in tree.files]
+    fitting = sorted((path for path in files if re.fullmatch(said.file, path)), key=_numbers)
+    text = (tree.text(fitting[-1]) or b"").decode("utf-8", "replace") if fitting else ""
+    matches = {upstream: re.search(expression, text) for upstream, expression in said.revisions.items()}
+    return {upstream: match[1] for upstream, match in matches.items() if match}
+
+
+def _numbers(path: str) -> list[int]:
+    return [int(number) for number in re.findall(r"\d+", path)]
+
+
+def _pinned(stack: Stack, revision: str, releases: UpstreamReleases) -> bool | None:
+    """Whether a stack is pinned to the head of this tag or branch."""
+    if revision == stack.pin.tag:
+        return True
+    commit = releases.commit_of(revision)
+    return None if commit is None else commit == stack.pin.commit
+
+
+def _with_effort(newer: Sequence[NewRevision], drifts: Sequence[ReleaseDrift]) -> tuple[NewRevision, ...]:
+    return tuple(
+        replace(
+            one,
+            effort=_effort(drift),
+            work=tuple(p.feature for p in drift.patches if p.state not in ARRIVES and not p.clean),
+        )
+        for one, drift in zip(newer, drifts, strict=True)
+    )
+
+
+def _effort(drift: ReleaseDrift) -> str:
+    if any(p.state not in ARRIVES and not p.clean for p in drift.patches):
+        return CONFLICTS
+    if drift.patches and all(p.state == UPSTREAM for p in drift.patches):
+        return TAKEN
+    return EXACT if not any(p.stale for p in drift.patches) else MOVED

@@ -1,0 +1,133 @@
+"""`patchctl outdated`: what upstreams have that is newer than the pins, from small repositories and indexes."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from distribution import CLOCK, GREETER, REPO, Made, git, make_distribution
+from json_schema import faults
+from test_drift import HELLO, MOVED, release, sdist
+
+RELEASE = (
+    'schema: 1\nname: "2001.01"\nsummary: The first.\nstacks: {greeter: v1, clock: v2}\nruntime: {python: "3.11.*"}\n'
+)
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> Made:
+    return make_distribution(tmp_path, (replace(GREETER, sdist=[*GREETER.files]), CLOCK))
+
+
+def outdated(made: Made, *args: str, code: int, env: dict[str, str] | None = None) -> dict[str, dict[str, Any]]:
+    done = made.patchctl("outdated", *args, "--json", env=env)
+    assert done.returncode == code, done.stdout + done.stderr
+    found = json.loads(done.stdout)
+    assert not [*faults(json.loads((REPO / "docs/schema/outdated.json").read_text()), found)]
+    return {row["upstream"]: row for row in found["stacks"]}
+
+
+def newer(row: dict[str, Any]) -> dict[str, tuple[str, str, list[str]]]:
+    return {one["kind"]: (one["name"], one["effort"], one["work"]) for one in row["newer"]}
+
+
+def test_nothing_is_newer(made: Made) -> None:
+    assert [row["newer"] for row in outdated(made, code=0).values()] == [[], []]
+    assert "up to date" in made.good("outdated")
+
+
+def test_what_each_would_take(made: Made) -> None:
+    release(made, "v2", {"other.py": "OTHER = 1\n"})
+    release(made, "v3", {"greeter/hello.py": MOVED})
+    release(made, "v4rc1", {"greeter/hello.py": HELLO.replace("Helo", "Good day")})
+    release(made, "v3", {"clock/tick.py": CLOCK.files["clock/tick.py"].replace("count + 1", "1 + count")}, "clock")
+    found = outdated(made, code=1)
+    assert newer(found["greeter"]) == {
+        "release": ("v3", "moved", []),
+        "candidate": ("v4rc1", "conflicts", ["typo", "polite"]),
+    }
+    assert newer(found["clock"]) == {"release": ("v3", "conflicts", ["step"])}
+    text = made.patchctl("outdated").stdout
+    assert text.startswith("2 of 2 upstreams have something newer\n") and text.endswith("greeter/v1 --to v3\n"), text
+    assert max(map(len, text.splitlines())) <= 80
+
+
+def test_the_head_of_the_pins_branch(made: Made) -> None:
+    made.edit("manifests/upstreams.yaml", "    summary: The clock.\n", "    summary: The clock.\n    releases: v\n")
+    git(made.origins / "clock", "checkout", "--quiet", "-b", "v2")
+    git(made.origins / "clock", "commit", "--quiet", "--allow-empty", "-m", "a fix")
+    assert newer(outdated(made, "clock", code=1)["clock"]) == {"branch": ("v2", "exact", [])}
+
+
+def test_no_drift_names_what_is_newer_and_fetches_nothing(made: Made) -> None:
+    release(made, "v2", {"other.py": "OTHER = 1\n"})
+    assert newer(outdated(made, "--no-drift", code=1)["greeter"]) == {"release": ("v2", None, [])}
+    assert not [*made.cache.rglob("*.git")]
+
+
+def test_versions_for_another_python_are_named_apart(made: Made, tmp_path: Path) -> None:
+    with (made.root / "manifests/upstreams.yaml").open("a") as upstreams:
+        upstreams.write("requirements:\n  python: {summary: The interpreter., kind: system}\n")
+    (made.root / "manifests/releases").mkdir()
+    (made.root / "manifests/releases/2001.01.yaml").write_text(RELEASE)
+    for version in ("2.0", "3.0"):
+        sdist(made, version, GREETER.files)
+    page = tmp_path / "page.html"
+    page.write_text(
+        f'<a href="{(made.index / "greeter-2.0.tar.gz").as_uri()}" data-requires-python="&gt;=3.10">greeter-2.0.tar.gz</a>'
+        f'<a href="{(made.index / "greeter-3.0.tar.gz").as_uri()}" data-requires-python="&gt;=3.12">greeter-3.0.tar.gz</a>'
+    )
+    row = outdated(made, "greeter", "--no-drift", code=1, env={"PIP_FIND_LINKS": page.as_uri()})["greeter"]
+    assert newer(row) == {"release": ("2.0", None, [])} and row["hidden"] == {"3.0": ">=3.12"}
+
+
+def test_offline_it_knows_what_the_index_offered(made: Made) -> None:
+    sdist(made, "2.0", GREETER.files)
+    first = outdated(made, "greeter", "--source", "sdist", code=1)
+    sdist(made, "3.0", GREETER.files)
+    assert outdated(made, "greeter", "--source", "sdist", "--offline", code=1) == first
+
+
+def test_revisions_that_the_pinned_files_name(tmp_path: Path) -> None:
+    files = {**CLOCK.files, "Dockerfile.1.9": "greeter v0\n", "Dockerfile.1.10": "FROM x\nRUN get greeter line\n"}
+    made = make_distribution(tmp_path, (GREETER, replace(CLOCK, files=files)))
+    where = "    companions: {file: 'Dockerfile[.0-9]+', revisions: {greeter: 'get greeter (\\S+)'}}\n"
+    made.edit("manifests/upstreams.yaml", "    summary: The clock.\n", "    summary: The clock.\n" + where)
+    greeter = made.origins / "greeter"
+    git(greeter, "branch", "line")
+    row = outdated(made, code=0)["clock"]
+    assert row["companions"] == [{"upstream": "greeter", "revision": "line", "pinned": True}]
+    git(greeter, "checkout", "--quiet", "line")
+    git(greeter, "commit", "--quiet", "--allow-empty", "-m", "a fix")
+    found = outdated(made, code=1)  # the branch that another upstream follows has moved on
+    assert newer(found["greeter"]) == {"branch": ("line", "exact", [])}
+    assert found["clock"]["companions"][0]["pinned"] is False
+
+
+def test_an_upstream_that_cannot_be_asked(made: Made) -> None:
+    release(made, "v2", {"other.py": "OTHER = 1\n"})
+    (made.origins / "clock").rename(made.origins / "away")
+    found = outdated(made, code=3)
+    assert newer(found["greeter"]) == {"release": ("v2", "exact", [])} and found["clock"]["unavailable"]
+    outdated(made, "--skip-unavailable", code=1)
+    done = made.patchctl("outdated", "clock")
+    assert done.returncode == 3 and "tried" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("said", "message"),
+    [
+        ("{file: '[', revisions: {}}", "not a regular expression"),
+        ("{file: a, revisions: {greeter: b}}", "expected one group, the revision; found 0"),
+        ("{file: a, revisions: {greter: (b)}}", "no upstream 'greter'; did you mean 'greeter'?"),
+    ],
+)
+def test_expressions_that_cannot_be_used(said: str, message: str, made: Made) -> None:
+    made.edit(
+        "manifests/upstreams.yaml", "    summary: The clock.\n", f"    summary: The clock.\n    companions: {said}\n"
+    )
+    done = made.patchctl("outdated")
+    assert done.returncode == 2 and message in done.stderr, done.stderr
