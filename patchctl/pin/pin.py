@@ -13,7 +13,7 @@ from patchctl.manifest.diagnostics import quoted
 from patchctl.manifest.distribution import Distribution
 from patchctl.manifest.load import loads
 from patchctl.manifest.typeinfo import shape_of
-from patchctl.manifest.types import Name, Pin, Sdist, Stack, Upstream
+from patchctl.manifest.types import FORMAT, Name, Pin, Sdist, Stack, Upstream
 from patchctl.pin.generated import BaseReader, carried_over, untracked_files
 from patchctl.pin.runtime_hints import Proposal, new_imports, propose
 from patchctl.scratch import scratch
@@ -44,15 +44,13 @@ class PinResult:
 
 def newest(dist: Distribution, upstream: str, wanted: str) -> Stack:
     """The stack of an upstream that a pin of `wanted` follows: the one with the highest version that is not above it, or the
-    highest of all where `wanted` is no release or older than each. Raises WrongUse where the upstream has none."""
+    highest of all where `wanted` is no release or older than each, or an empty one for an upstream's first pin."""
     from packaging.version import Version
 
     described = dist.upstream(upstream)
     stacks = [s for (u, _), s in sorted(dist.stacks.items()) if u == upstream]
     if not stacks:
-        raise WrongUse(
-            f"{upstream} has no stack to begin from", hint="write its first manifest: docs/writing-patches.md"
-        )
+        return Stack(FORMAT, upstream, "", Pin(None))
 
     def version(stack: Stack) -> Version:
         return version_of(stack.pin.tag or stack.name, release_prefix(stack, described)) or Version("0")
@@ -105,7 +103,7 @@ def find_pin(
         patches=[],
         extends=None,
         replace={},
-        comes_from=like.name,
+        comes_from=like.name or None,
         dropped={},
         postponed={},
         note=None,
@@ -114,13 +112,14 @@ def find_pin(
     tree = next((b.tree for b in bases if b.form == "git"), None)
     stack = replace(stack, pin=replace(stack.pin, tree=tree))
     with BaseReader(bases) as source:
-        block, notes = carried_over(dist.stack_file(like).read_text(encoding="utf-8"), like, stack, source)
+        before = dist.stack_file(like).read_text(encoding="utf-8") if like.name else ""
+        block, notes = carried_over(before, like, stack, source) if like.name else ("", [])
         notes += untracked_files(stack, source)
         notes += _same_project(upstream, stack, source)
         notes += _same_commit(stack, source)
-        notes += _imports(dist, like, source, options, progress)
+        notes += _imports(dist, like, source, options, progress) if like.name else []
         runtime = propose(dist.requirements, source)
-    text = _manifest(dist, like, stack, block)
+    text = _manifest(before, stack, block)
     file = dist.stack_file(stack)
     return PinResult(loads(text.encode(), Stack, str(file)).value, like, file, text, bases, tried, notes, runtime)
 
@@ -261,17 +260,16 @@ def _tree_line(tree: str | None) -> str:
     )
 
 
-def _manifest(dist: Distribution, like: Stack, stack: Stack, generated: str) -> str:
+def _manifest(before: str, stack: Stack, generated: str) -> str:
     """The text: the editor's line of the old manifest, the pin, no patch yet, the generated files."""
-    old = dist.stack_file(like).read_text(encoding="utf-8")
-    head = _TOP_LEVEL.split(old)[0]
+    head = _TOP_LEVEL.split(before)[0]
     head = head if head.startswith("# yaml-language-server") else ""
     pin = stack.pin
     lines = [
         "schema: 1",
         f"upstream: {stack.upstream}",
         f"name: {stack.name}",
-        f"comes_from: {like.name}",
+        *([f"comes_from: {stack.comes_from}"] if stack.comes_from else []),
         "pin:",
         f'  commit: "{pin.commit}"'
         if pin.commit

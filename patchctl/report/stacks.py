@@ -77,7 +77,7 @@ def pin_text(pinned: PinResult, root: Path, *, written: bool) -> Iterator[str]:
     """The pin, what was not had, what to look at, the proposal, and what to do next."""
     stack, pin = pinned.stack, pinned.stack.pin
     name = f"{stack.upstream}/{stack.name}"
-    yield f"{name}  comes from {pinned.like.name}"
+    yield f"{name}  comes from {pinned.like.name}" if pinned.like.name else f"{name}  the upstream's first stack"
     yield f"    commit  {pin.commit or 'none: the source distribution alone is pinned'}{f'  tag {pin.tag}' if pin.tag else ''}"
     yield f"    tree    {pin.tree or 'not established: no repository could be had'}"
     yield f"    sdist   {f'{pin.sdist.version}  {pin.sdist.sha256}' if pin.sdist else 'none'}"
@@ -92,7 +92,8 @@ def pin_text(pinned: PinResult, root: Path, *, written: bool) -> Iterator[str]:
         yield from pinned.text.splitlines()
         return
     yield f"written  {pinned.file.relative_to(root).as_posix()}"
-    yield f"next: patchctl rebase {stack.upstream}/{pinned.like.name} --to {name}"
+    first = f"new FEATURE --stack {name}" if not pinned.like.name else f"rebase {stack.upstream}/{pinned.like.name} --to {name}"
+    yield f"next: patchctl {first}"
 
 
 @dataclass(frozen=True)
@@ -101,7 +102,9 @@ class PinOutput:
 
     upstream: Annotated[str, Doc("its name")]
     stack: Annotated[str, Doc("the new stack's name")]
-    comes_from: Annotated[str, Doc("the stack whose generated files were taken over")]
+    comes_from: Annotated[
+        str | None, Doc("the stack whose generated files were taken over; null for the upstream's first")
+    ]
     written: Annotated[bool, Doc("not with `--dry-run`")]
     file: Annotated[Path, Doc("the manifest's path")]
     commit: Annotated[str, Doc("the pin: its commit, or `sdist:SHA256` where the source distribution alone is pinned")]
@@ -120,7 +123,7 @@ def pin_output(pinned: PinResult, *, written: bool) -> PinOutput:
     """The pin, and what was found on the way."""
     stack, pin = pinned.stack, pinned.stack.pin
     forms, generated = [b.form for b in pinned.bases], [g.path for g in stack.generated]
-    head = (stack.upstream, stack.name, pinned.like.name, written, pinned.file)
+    head = (stack.upstream, stack.name, stack.comes_from, written, pinned.file)
     found = (pinned.notes, pinned.runtime, pinned.tried, pinned.text)
     return PinOutput(*head, pin.identity, pin.tree, pin.tag, pin.sdist, [*forms], generated, *found)
 

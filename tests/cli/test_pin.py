@@ -188,7 +188,7 @@ def test_an_unknown_revision_names_every_place_and_what_is_like_it(made: Made) -
     goes_on(made, {"README.md": "again\n"})
     error = pin(made, "greeter", "v1.1rc3", code=3)["error"]
     (tried,) = error["tried"]
-    assert "it has v1.1rc2" in tried["reason"] and "--commit" in error["hint"]
+    assert "similar: v1.1rc2" in tried["reason"] and "--commit" in error["hint"]
 
 
 def test_without_a_repository_the_user_says_the_commit(made: Made) -> None:
@@ -348,3 +348,17 @@ def test_killed_anywhere_it_has_written_all_or_nothing(made: Made) -> None:
         assert left == before, at
         assert pin(made, *line[1:])["manifest"].encode() == manifest.read_bytes() == whole, at
         made.good("list", "stacks")
+
+
+def test_the_first_stack_of_an_upstream(made: Made, tmp_path: Path) -> None:
+    for path in ("manifests/stacks/clock", "patches/clock", "manifests/profiles"):
+        shutil.rmtree(made.root / path)
+    found = pin(made, "clock", "main")
+    assert found["comes_from"] is None and found["commit"] == git(made.origins / "clock", "rev-parse", "main").strip()
+    text = (made.root / "manifests/stacks/clock/main.yaml").read_text()
+    assert "comes_from" not in text and text.endswith("patches: []\n")
+    assert "clock    main" in made.good("list", "stacks")
+    made.good("lock")
+    made.good("verify", "--static")
+    done = made.good("pin", "clock", "main", "--name", "again", "--dry-run")
+    assert done.startswith("clock/again  comes from main")
