@@ -37,6 +37,7 @@ VERBS = {
     "requirements": "Print what a profile runs on, as pip reads it: versions and digests.",
     "pin": "Write a new stack of an upstream at another revision, without patches yet.",
     "rebase": "Bring the patches of a stack to another revision, one at a time.",
+    "bump": "Make a new release from an older one: rebase, lock, prove, write it.",
     "new": "Begin a patch: header, test, probe and mutation, to be filled in.",
     "edit": "Open a stack as commits in a work tree, to change it with git.",
     "export": "Write the commits of a work tree back to patch files.",

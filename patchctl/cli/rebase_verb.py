@@ -218,26 +218,37 @@ def _act(
     return _continue(app, run, state, options, as_json)
 
 
-def _continue(app: App, run: RebaseRun, state: RebaseState, options: SourceOptions, as_json: bool) -> int:
-    """To the next stop, or to the end with the lock."""
+def to_next_stop(
+    app: App, run: RebaseRun, state: RebaseState, options: SourceOptions
+) -> tuple[RebaseState, RebaseResult | None, bool]:
+    """Go on to the next stop, or to the end with the lock; returns the state, the end, and whether a lock was written."""
     from patchctl.cli.lock_verb import lock_stack
     from patchctl.rebase.finish import finish, hand_over
     from patchctl.rebase.rebase import continue_
-    from patchctl.report.stacks import rebase_done, rebase_output, rebase_stopped
 
     try:
         state = continue_(run, state)
         if state.stop is not None:
-            app.emit("rebase", rebase_output(run, state), lambda style: rebase_stopped(run, state), as_json)
-            return DoesNotApply.code
+            return state, None, False
         ended = finish(run, state)
     finally:
         run.progress.finish()
     app.__dict__.pop("distribution", None)  # the manifests are other ones now
-    locked = lock_stack(app.distribution, ended.stack, options, app.progress(as_json), check=False)
+    locked = lock_stack(app.distribution, ended.stack, options, run.progress, check=False)
     hand_over(run)
+    return state, ended, locked.written
+
+
+def _continue(app: App, run: RebaseRun, state: RebaseState, options: SourceOptions, as_json: bool) -> int:
+    """To the next stop, or to the end with the lock."""
+    from patchctl.report.stacks import rebase_done, rebase_output, rebase_stopped
+
+    state, ended, locked = to_next_stop(app, run, state, options)
+    if ended is None:
+        app.emit("rebase", rebase_output(run, state), lambda style: rebase_stopped(run, state), as_json)
+        return DoesNotApply.code
     if state.prove:
         ended = _proven(app, ended, options, as_json)
-    data = rebase_output(run, state, ended, locked=locked.written)
+    data = rebase_output(run, state, ended, locked=locked)
     app.emit("rebase", data, lambda style: rebase_done(run, state, ended), as_json)
     return ended.verdict

@@ -103,10 +103,11 @@ def _companions(drifting: Drifting, stack: Stack, releases: UpstreamReleases) ->
     except SourceUnavailable:
         return {}
     with ObjectReader(base.repo) as reader:
-        return _named_in(said, RevisionTree(reader, base.tree))
+        return named_in(said, RevisionTree(reader, base.tree))
 
 
-def _named_in(said: Companions, tree: RevisionTree) -> Mapping[str, str]:
+def named_in(said: Companions, tree: RevisionTree) -> Mapping[str, str]:
+    """The revisions of other upstreams that a tree names."""
     files = [path.decode("utf-8", "replace") for path in tree.files]
     fitting = sorted((path for path in files if re.fullmatch(said.file, path)), key=_numbers)
     text = (tree.text(fitting[-1]) or b"").decode("utf-8", "replace") if fitting else ""
@@ -130,14 +131,15 @@ def _with_effort(newer: Sequence[NewRevision], drifts: Sequence[ReleaseDrift]) -
     return tuple(
         replace(
             one,
-            effort=_effort(drift),
+            effort=effort(drift),
             work=tuple(p.feature for p in drift.patches if p.state not in ARRIVES and not p.clean),
         )
         for one, drift in zip(newer, drifts, strict=True)
     )
 
 
-def _effort(drift: ReleaseDrift) -> str:
+def effort(drift: ReleaseDrift) -> str:
+    """One word for what a release takes: exact, moved, conflicts or taken upstream."""
     if any(p.state not in ARRIVES and not p.clean for p in drift.patches):
         return CONFLICTS
     if drift.patches and all(p.state == UPSTREAM for p in drift.patches):

@@ -92,7 +92,11 @@ def pin_text(pinned: PinResult, root: Path, *, written: bool) -> Iterator[str]:
         yield from pinned.text.splitlines()
         return
     yield f"written  {pinned.file.relative_to(root).as_posix()}"
-    first = f"new FEATURE --stack {name}" if not pinned.like.name else f"rebase {stack.upstream}/{pinned.like.name} --to {name}"
+    first = (
+        f"new FEATURE --stack {name}"
+        if not pinned.like.name
+        else f"rebase {stack.upstream}/{pinned.like.name} --to {name}"
+    )
     yield f"next: patchctl {first}"
 
 

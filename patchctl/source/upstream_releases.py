@@ -174,6 +174,11 @@ class UpstreamReleases:
         hidden = {self._names[v]: str(self._pythons[v]) for v in new if v not in run}
         return Newest({kind: self._names[v] for kind, found in by_kind.items() for v in found}, hidden)
 
+    def is_newer(self, name: str) -> bool:
+        """Whether a name is that of a release with a later version than the pin's."""
+        version = version_of(name, self._prefix)
+        return version is not None and self._own is not None and version > self._own
+
     def commit_of(self, name: str) -> str | None:
         """Return the commit of a tag or branch, or None if no place has it. Fetches nothing."""
         found = self._anywhere.find(name)

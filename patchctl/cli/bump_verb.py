@@ -1,0 +1,214 @@
+"""patchctl bump."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import click
+
+from patchctl.cli.app import App, complete_release, complete_upstream, json_option
+from patchctl.cli.sources import Sources, source_options
+from patchctl.errors import DONE, SOMEBODY_HAS_TO_WORK, DoesNotApply, WrongUse
+
+if TYPE_CHECKING:
+    from patchctl.drift.drift import Drifting
+    from patchctl.manifest.types import Stack
+    from patchctl.prove.prove import Verdict
+    from patchctl.rebase.bump import BumpState, Move
+    from patchctl.rebase.rebase_state import RebaseRun, RebaseState
+    from patchctl.source.types import SourceOptions
+
+
+@click.command("bump")
+@click.argument("release", required=False, shell_complete=complete_release)
+@click.option("--to", metavar="NEW", help="The new release's name, YEAR.MONTH or YEAR.MONTH.N.")
+@click.option(
+    "--only",
+    multiple=True,
+    metavar="UPSTREAM[@REVISION]",
+    shell_complete=complete_upstream,
+    help="Move this upstream, to its newest release or to a revision, and no other that is not named. Repeatable.",
+)
+@click.option("--dry-run", is_flag=True, help="Say what would move, and what each patch would take. Writes nothing.")
+@click.option("--no-prove", is_flag=True, help="Run no proofs at the end; may take hours otherwise.")
+@click.option("--continue", "action", flag_value="continue", help="Go on: a patch is resolved, or the run was killed.")
+@click.option("--abort", "action", flag_value="abort", help="Forget the bump. Stacks that have arrived stay.")
+@source_options
+@json_option("patchctl.report.bump:BumpOutput")
+@click.pass_obj
+def command(
+    app: App,
+    release: str | None,
+    to: str | None,
+    only: tuple[str, ...],
+    dry_run: bool,
+    no_prove: bool,
+    action: str | None,
+    sources: Sources,
+    as_json: bool,
+) -> int:
+    """Make a new release from an older one: move stacks to newer revisions, lock and prove them, write the release.
+
+    Without --only, the upstreams whose files name others (vllm-ascend names a vllm) go to their newest release, and the
+    others to the newer releases that they name. Each move is a rebase (docs/rebase.md). Where a patch needs a person,
+    the run stops with exit code 4: resolve it, `git add`, then --continue; `patchctl rebase --skip` leaves a patch out.
+    A killed run is continued the same way. When all have arrived, the release's manifest is written and proofs are run.
+
+    Exit code 0 if every patch of the new stacks is proven, 20 if somebody has to work, 4 at a stop.
+
+    \b
+    Examples:
+      patchctl bump 2001.01 --to 2001.02 --dry-run
+      patchctl bump 2001.01 --to 2001.01.1 --only vllm-ascend@0.23.0.post1
+      patchctl bump --continue
+    """
+    from patchctl.drift.drift import Drifting
+    from patchctl.manifest.writer_lock import exclusive_writer
+    from patchctl.rebase.bump import BumpState, check_new, find_moves, read_state, state_file, write_state
+    from patchctl.report.bump import BumpOutput, moves_text
+
+    options, root = sources.options(), app.distribution.root
+    if action is not None:
+        if release or to or only:
+            raise WrongUse(f"--{action} is for the bump under way", hint="name no release and no upstream")
+        state = read_state(root)
+        if action == "abort":
+            with exclusive_writer(root):
+                state_file(root).unlink()
+            app.emit(
+                "bump",
+                BumpOutput(state.release, state.new, state.moves, "aborted"),
+                lambda style: moves_text(state, style),
+                as_json,
+            )
+            return DONE
+        return _go_on(app, state, options, as_json)
+    if release is None or to is None:
+        raise WrongUse("which release becomes which?", hint="patchctl bump RELEASE --to NEW; --continue goes on")
+    old = app.distribution.release(release)
+    check_new(app.distribution, old, to)
+    stacks = {u: app.distribution.stack(u, name) for u, name in old.stacks.items()}
+    python = re.match(r"[0-9]+\.[0-9]+", old.runtime.get("python", ""))
+    drifting = Drifting(app.distribution, options, app.progress(as_json))
+    moves = find_moves(drifting, stacks, only, python and python[0])
+    drifting.progress.finish()
+    state = BumpState(old.name, to, moves, not no_prove)
+    if dry_run or not moves:
+        data = BumpOutput(
+            old.name, to, moves, "dry run" if moves else "nothing to move", efforts=_efforts(drifting, stacks, moves)
+        )
+        app.emit("bump", data, lambda style: moves_text(state, style, data.efforts), as_json)
+        return DONE
+    with exclusive_writer(root):
+        write_state(root, state)
+    return _go_on(app, state, options, as_json)
+
+
+def _efforts(drifting: Drifting, stacks: dict[str, Stack], moves: list[Move]) -> dict[str, str]:
+    """One word by upstream, as of `outdated`."""
+    from patchctl.drift.outdated import effort
+
+    found = {}
+    for move in moves:
+        (drift,) = drifting.stack(stacks[move.upstream], [move.to]).releases
+        found[move.upstream] = effort(drift)
+    drifting.progress.finish()
+    return found
+
+
+def _go_on(app: App, state: BumpState, options: SourceOptions, as_json: bool) -> int:
+    """Every move that has not arrived yet, then the release, then the proofs."""
+    from patchctl.rebase.bump import compare_stacks, state_file, write_release
+    from patchctl.report.bump import BumpOutput, bump_text, report_markdown
+
+    for move in state.moves:
+        state, stopped = _arrive(app, state, move, options, as_json)
+        if stopped is not None:
+            run, rebase = stopped
+            data = BumpOutput(
+                state.release,
+                state.new,
+                state.moves,
+                "stopped",
+                stop=f"{move.upstream}: {rebase.stop.feature}" if rebase.stop else move.upstream,
+            )
+            app.emit("bump", data, lambda style, stopped=stopped: _stopped(*stopped), as_json)
+            return DoesNotApply.code
+    dist = app.distribution
+    old, new = dist.release(state.release), {u: dist.stack(u, name) for u, name in state.stacks.items()}
+    if state.new not in dist.releases:
+        write_release(dist, old, state.new, new)
+        app.__dict__.pop("distribution", None)
+    red = _proven(app, new, options, as_json) if state.prove else []
+    dist = app.distribution
+    classes = {u: compare_stacks(dist, dist.stack(u, old.stacks[u]), stack) for u, stack in new.items()}
+    report = dist.root / "edit" / f"bump-{state.new}.md"
+    data = BumpOutput(
+        state.release, state.new, state.moves, "done", stacks=state.stacks, patches=classes, red=red, report=report
+    )
+    report.write_text(report_markdown(data), encoding="utf-8")
+    state_file(dist.root).unlink(missing_ok=True)
+    app.emit("bump", data, lambda style: bump_text(data, style), as_json)
+    return SOMEBODY_HAS_TO_WORK if red or data.unproven else DONE
+
+
+def _arrive(
+    app: App, state: BumpState, move: Move, options: SourceOptions, as_json: bool
+) -> tuple[BumpState, tuple[RebaseRun, RebaseState] | None]:
+    """One move to its end, or to where a person is needed. A rebase that is under way is gone on with, one that has ended is kept."""
+    from patchctl.cli.rebase_verb import to_next_stop
+    from patchctl.git.locks import drop_own
+    from patchctl.rebase.bump import write_state
+    from patchctl.rebase.cherry_pick import drop_noted_locks, work_of
+    from patchctl.rebase.rebase import accept_resolution
+    from patchctl.rebase.rebase_state import RebaseRun, read_state
+    from patchctl.rebase.rebase_worktree import RebaseWorktree, locked
+    from patchctl.rebase.start import RebaseRequest, start
+
+    dist, progress = app.distribution, app.progress(as_json)
+    old, known = dist.stack(move.upstream, move.stack), state.stacks.get(move.upstream)
+    folder = (dist.root / "edit" / f"{move.upstream}-bump-{state.new}").absolute()
+    place = RebaseWorktree(folder)
+    if place.held is not None:
+        run = RebaseRun(dist, place, options, progress)
+        with locked(place.held):
+            drop_own([place.held / ".git"])
+            drop_noted_locks(work_of(place.held))
+            run.store(rebase := read_state(place.held)).link(place.held / ".git")
+            state = write_state(dist.root, replace(state, stacks=state.stacks | {move.upstream: rebase.new}))
+            rebase, ended, _ = to_next_stop(app, run, accept_resolution(run, rebase), options)
+        return state, None if ended else (run, rebase)
+    if known is not None and (move.upstream, known) in dist.stacks:
+        return state, None
+    run, rebase = start(dist, RebaseRequest(old, move.to, None, folder, None, False, None), options, progress)
+    with locked(run.place.hidden):
+        state = write_state(dist.root, replace(state, stacks=state.stacks | {move.upstream: rebase.new}))
+        rebase, ended, _ = to_next_stop(app, run, rebase, options)
+    return state, None if ended else (run, rebase)
+
+
+def _stopped(run: RebaseRun, rebase: RebaseState) -> list[str]:
+    """As `rebase` says it, with the commands of a bump."""
+    from patchctl.report.stacks import rebase_stopped
+
+    *lines, _ = rebase_stopped(run, rebase)
+    leave = f"patchctl rebase --dir {run.place.folder} --skip --reason TEXT"
+    return [*lines, "next: patchctl bump --continue", f"or leave the patch out: {leave}, then bump --continue"]
+
+
+def _proven(app: App, stacks: dict[str, Stack], options: SourceOptions, as_json: bool) -> list[str]:
+    """What the proofs of the new stacks left red, a line a feature."""
+    from patchctl.cli.prove_verb import check_provable, prove_stack
+    from patchctl.errors import PatchctlError
+
+    red = []
+    for stack in stacks.values():
+        try:
+            check_provable(app.distribution)
+            verdicts: list[Verdict] = prove_stack(app, stack, options, as_json=as_json)
+            red += [f"{v.feature}@{stack.upstream}: {v.problems[0]}" for v in verdicts if v.problems]
+        except PatchctlError as error:
+            red.append(f"{stack.upstream}/{stack.name}: nothing could be proven: {error.what}")
+    return red

@@ -1,0 +1,201 @@
+"""A new release from an older one: which stacks move where, how far a bump is, and how its patches differ from the old ones."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Annotated, Literal
+
+from patchctl.atomic import make_folder, replace_file
+from patchctl.catalog.evidence import Evidence
+from patchctl.doc import Doc
+from patchctl.drift.drift import Drifting
+from patchctl.drift.outdated import named_in
+from patchctl.errors import BadManifest, WrongUse
+from patchctl.git.catfile import ObjectReader
+from patchctl.manifest.distribution import Distribution
+from patchctl.manifest.typeinfo import build
+from patchctl.manifest.types import FORMAT, Release, Stack
+from patchctl.patch.parse import Hunk
+from patchctl.source.upstream_releases import RevisionTree
+from patchctl.stack.patches import StackPatch
+from patchctl.stack.plan import load_patches
+
+_VERSION = 1
+Class = Literal["same", "context", "content", "added", "dropped", "postponed"]
+
+
+@dataclass(frozen=True)
+class Move:
+    """A stack that goes to another revision."""
+
+    upstream: Annotated[str, Doc("its upstream")]
+    stack: Annotated[str, Doc("the stack of the old release")]
+    to: Annotated[str, Doc("the tag, branch, commit or version")]
+    why: Annotated[str, Doc("who asked for it")]
+
+
+@dataclass(frozen=True)
+class BumpState:
+    """A bump under way. `stacks` are the new stacks by upstream, as soon as their rebase has begun."""
+
+    release: str
+    new: str
+    moves: list[Move]
+    prove: bool
+    stacks: dict[str, str] = field(default_factory=dict)
+
+
+def state_file(root: Path) -> Path:
+    """The one bump of a distribution; beside the work trees of its rebases."""
+    return root / "edit" / ".bump.json"
+
+
+def write_state(root: Path, state: BumpState) -> BumpState:
+    """Write the state; returns it."""
+    make_folder(state_file(root).parent)
+    replace_file(state_file(root), json.dumps({"version": _VERSION, **asdict(state)}, indent=1).encode())
+    return state
+
+
+def read_state(root: Path) -> BumpState:
+    """Read the state. Raises WrongUse if no bump is under way, BadManifest for what patchctl did not write."""
+    file = state_file(root)
+    try:
+        data = json.loads(file.read_bytes())
+        if data.pop("version") != _VERSION:
+            raise ValueError("another version of patchctl wrote it")
+        state: BumpState = build(BumpState, data)
+        return state
+    except FileNotFoundError:
+        hint = "`patchctl bump RELEASE --to NEW` begins one"
+        raise WrongUse("no bump is under way", hint=hint) from None
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        hint = f"remove it, and begin the bump again: stacks that are there are kept ({file})"
+        raise BadManifest(f"this is not the state of a bump: {error}", where=str(file), hint=hint) from error
+
+
+def check_new(dist: Distribution, old: Release, new: str) -> None:
+    """Check that the new release can be written. Raises WrongUse, BadManifest for a name that is no release's."""
+    if new in dist.releases:
+        raise WrongUse(f"release {new} is there already", hint="name another with --to")
+    if state_file(dist.root).exists():
+        under_way = read_state(dist.root)
+        hint = "`patchctl bump --continue`, or `patchctl bump --abort`"
+        raise WrongUse(f"a bump to {under_way.new} is under way", hint=hint)
+    _loads(release_text(old, new, {}), new)
+
+
+def find_moves(drifting: Drifting, stacks: Mapping[str, Stack], only: Sequence[str], python: str | None) -> list[Move]:
+    """The stacks that move: those of `only` (UPSTREAM or UPSTREAM@REVISION), else the ones that name others.
+
+    An upstream that names revisions of others (`companions`) goes to its newest release, and the others to the newer
+    releases that it names there. Raises SourceUnavailable if an upstream that has to be asked cannot be, WrongUse.
+    """
+    moves = dict[str, Move]()
+    leading = only or [name for name in stacks if drifting.dist.upstream(name).companions]
+    for one in leading:
+        name, _, revision = one.partition("@")
+        if name not in stacks:
+            raise WrongUse(f"the release has no stack of {name}", hint=f"it has {', '.join(stacks)}")
+        newest = revision or drifting.releases_of(stacks[name]).newest(python).by_kind.get("release")
+        if newest is not None:
+            moves[name] = Move(name, stacks[name].name, newest, "asked for" if revision else "its newest release")
+    for move in [] if only else [*moves.values()]:
+        for name, revision in _companions(drifting, stacks[move.upstream], move.to).items():
+            if name in stacks and name not in moves and drifting.releases_of(stacks[name]).is_newer(revision):
+                moves[name] = Move(name, stacks[name].name, revision, f"{move.upstream} {move.to} names it")
+    return [moves[name] for name in stacks if name in moves]
+
+
+def _companions(drifting: Drifting, stack: Stack, revision: str) -> Mapping[str, str]:
+    said = drifting.dist.upstream(stack.upstream).companions
+    if said is None:
+        return {}
+    (found,) = drifting.releases_of(stack).named([revision])
+    with ObjectReader(found.repo) as reader:
+        return named_in(said, RevisionTree(reader, found.tree))
+
+
+def release_text(old: Release, new: str, stacks: Mapping[str, Stack]) -> str:
+    """The manifest of a release that extends another one and has these stacks."""
+    what = " and ".join(f"{u} {s.pin.tag or s.name}" for u, s in stacks.items())
+    rows = [f"  {upstream}: {stack.name}" for upstream, stack in stacks.items()]
+    lines = [
+        "# yaml-language-server: $schema=../schema/release.schema.json",
+        f"schema: {FORMAT}",
+        f'name: "{new}"',
+        f"summary: {old.name} with {what or 'nothing new'}.",
+        f'extends: "{old.name}"',
+        *(["stacks:", *rows] if rows else []),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def write_release(dist: Distribution, old: Release, new: str, stacks: Mapping[str, Stack]) -> Path:
+    """Write the new release's manifest."""
+    file = dist.root / "manifests" / "releases" / f"{new}.yaml"
+    text = release_text(old, new, stacks)
+    _loads(text, new)
+    replace_file(file, text.encode())
+    return file
+
+
+def _loads(text: str, new: str) -> None:
+    from patchctl.manifest.load import loads
+
+    loads(text.encode(), Release, f"manifests/releases/{new}.yaml")
+
+
+@dataclass(frozen=True)
+class PatchClass:
+    """How a patch of the new stack differs from the old stack's."""
+
+    feature: Annotated[str, Doc("its feature")]
+    kind: Annotated[
+        Class,
+        Doc(
+            "same (byte for byte), context (the same lines, other surroundings), content, added, dropped, or postponed"
+        ),
+    ]
+    reason: Annotated[str | None, Doc("why it was dropped or postponed")] = None
+    proof: Annotated[str | None, Doc("why no record proves it on the new stack; null if one does")] = None
+
+
+def compare_stacks(dist: Distribution, old: Stack, new: Stack) -> list[PatchClass]:
+    """Each patch of either stack, in the new stack's order, those that are gone last."""
+    before = {p.feature: p for p in load_patches(dist, old)}
+    evidence, patches = Evidence(dist), load_patches(dist, new)
+    found = [PatchClass(p.feature, _kind(before.get(p.feature), p), proof=evidence.unproven(new, p)) for p in patches]
+    found += [PatchClass(feature, "dropped", why) for feature, why in new.dropped.items() if feature in before]
+    return found + [
+        PatchClass(feature, "postponed", why) for feature, why in new.postponed.items() if feature in before
+    ]
+
+
+def _kind(before: StackPatch | None, after: StackPatch) -> Class:
+    if before is None:
+        return "added"
+    if before.digest == after.digest:
+        return "same"
+    return "context" if _lines(before) == _lines(after) else "content"
+
+
+def _lines(patch: StackPatch) -> list[object]:
+    """What a patch changes: paths, removed and added lines, carried files; no context and no line numbers."""
+    changes = [
+        (c.kind, c.old_path, c.new_path, [line for h in c.hunks for line in _changed(h)]) for c in patch.patch.changes
+    ]
+    return [changes, patch.carried]
+
+
+def _changed(hunk: Hunk) -> Iterator[tuple[int, bytes]]:
+    old, new = iter(hunk.old), iter(hunk.new)
+    for mark in hunk.marks:
+        line = next(new) if mark == ord("+") else next(old)
+        if mark == ord(" "):
+            next(new)
+        else:
+            yield mark, line

@@ -1,0 +1,86 @@
+"""What `bump` would do, did, and left to do: as text, as JSON, and as the Markdown of a change request. Computes nothing."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from patchctl.doc import Doc
+from patchctl.rebase.bump import Move, PatchClass
+from patchctl.terminal.text import counted, one_line, visible_line
+
+if TYPE_CHECKING:
+    from patchctl.rebase.bump import BumpState
+    from patchctl.terminal.style import Style
+
+
+@dataclass(frozen=True)
+class BumpOutput:
+    """What `bump` prints."""
+
+    release: Annotated[str, Doc("the release that it starts from")]
+    new: Annotated[str, Doc("the new release")]
+    moves: Annotated[Sequence[Move], Doc("the stacks that move")]
+    status: Annotated[str, Doc("dry run, nothing to move, stopped, done or aborted")]
+    efforts: Annotated[Mapping[str, str], Doc("dry run: by upstream, one word as of `outdated`")] = field(
+        default_factory=dict
+    )
+    stop: Annotated[str | None, Doc("stopped: UPSTREAM: FEATURE that needs a person")] = None
+    stacks: Annotated[Mapping[str, str], Doc("done: the new stack by upstream")] = field(default_factory=dict)
+    patches: Annotated[Mapping[str, Sequence[PatchClass]], Doc("done: by upstream, how each patch differs")] = field(
+        default_factory=dict
+    )
+    red: Annotated[Sequence[str], Doc("done: proofs that failed, a line each")] = ()
+    report: Annotated[Path | None, Doc("done: the Markdown for a change request")] = None
+
+    @property
+    def unproven(self) -> Annotated[list[str], Doc("done: FEATURE@UPSTREAM that no record proves")]:
+        return [f"{p.feature}@{u}" for u, rows in self.patches.items() for p in rows if p.proof is not None]
+
+
+def moves_text(state: BumpState, style: Style, efforts: Mapping[str, str] | None = None) -> Iterator[str]:
+    """What moves, with one word each if patches were tried."""
+    yield style(f"{state.release} to {state.new}: {counted(len(state.moves), 'upstream')} to move", bold=True)
+    width = max((len(f"{m.upstream}/{m.stack}") for m in state.moves), default=0)
+    for move in state.moves:
+        word = f"  {efforts[move.upstream]}" if efforts else ""
+        yield f"  {f'{move.upstream}/{move.stack}':<{width}}  {visible_line(move.to)}{word}  ({visible_line(move.why)})"
+
+
+def bump_text(found: BumpOutput, style: Style) -> Iterator[str]:
+    """The new release, its patches by class, what is red or unproven, and what comes next."""
+    yield style(f"release {found.new} is written: {found.release} with {len(found.stacks)} new stacks", bold=True)
+    for upstream, stack in found.stacks.items():
+        numbers = Counter(p.kind for p in found.patches[upstream])
+        yield f"  {upstream}/{stack}: " + ", ".join(f"{number} {kind}" for kind, number in numbers.items())
+    yield from (style.bad(f"  red: {one_line(line)}") for line in found.red)
+    if found.unproven:
+        yield f"not proven: {', '.join(found.unproven)}"
+        yield f"next: patchctl prove --all --release {found.new}"
+    yield "then: patchctl lock; patchctl lock --requirements; patchctl verify"
+    yield f"report {found.report}"
+
+
+def report_markdown(found: BumpOutput) -> str:
+    """The body of a change request: what moved and how each patch fared."""
+    lines = [f"# {found.release} to {found.new}", "", "| upstream | from | to | why |", "|---|---|---|---|"]
+    lines += [
+        f"| {m.upstream} | {m.stack} | {found.stacks.get(m.upstream, '-')} | {_cell(m.why)} |" for m in found.moves
+    ]
+    for upstream, rows in found.patches.items():
+        lines += ["", f"## {upstream}", "", "| feature | patch | proof |", "|---|---|---|"]
+        for row in rows:
+            gone = row.kind in ("dropped", "postponed")
+            kind = f"{row.kind}: {_cell(row.reason or '')}" if gone else row.kind
+            proof = "-" if gone else "proven" if row.proof is None else f"not proven: {_cell(row.proof)}"
+            lines.append(f"| {row.feature} | {kind} | {proof} |")
+    if found.red:
+        lines += ["", "## Red proofs", "", *(f"- {_cell(line)}" for line in found.red)]
+    return "\n".join(lines) + "\n"
+
+
+def _cell(text: str) -> str:
+    return one_line(text).replace("|", "\\|")
