@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 import click
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from patchctl.rebase.bump import BumpState, Move
     from patchctl.rebase.rebase_state import RebaseRun, RebaseState
     from patchctl.source.types import SourceOptions
+    from patchctl.terminal.style import Style
 
 
 @click.command("bump")
@@ -126,7 +128,7 @@ def _go_on(app: App, state: BumpState, options: SourceOptions, as_json: bool) ->
     for move in state.moves:
         state, stopped = _arrive(app, state, move, options, as_json)
         if stopped is not None:
-            run, rebase = stopped
+            rebase = stopped[1]
             data = BumpOutput(
                 state.release,
                 state.new,
@@ -134,7 +136,7 @@ def _go_on(app: App, state: BumpState, options: SourceOptions, as_json: bool) ->
                 "stopped",
                 stop=f"{move.upstream}: {rebase.stop.feature}" if rebase.stop else move.upstream,
             )
-            app.emit("bump", data, lambda style, stopped=stopped: _stopped(*stopped), as_json)
+            app.emit("bump", data, partial(_stopped, *stopped), as_json)
             return DoesNotApply.code
     dist = app.distribution
     old, new = dist.release(state.release), {u: dist.stack(u, name) for u, name in state.stacks.items()}
@@ -189,7 +191,7 @@ def _arrive(
     return state, None if ended else (run, rebase)
 
 
-def _stopped(run: RebaseRun, rebase: RebaseState) -> list[str]:
+def _stopped(run: RebaseRun, rebase: RebaseState, style: Style) -> list[str]:
     """As `rebase` says it, with the commands of a bump."""
     from patchctl.report.stacks import rebase_stopped
 
