@@ -15,7 +15,7 @@ from patchctl.errors import DONE, SOMEBODY_HAS_TO_WORK, DoesNotApply, WrongUse
 
 if TYPE_CHECKING:
     from patchctl.drift.drift import Drifting
-    from patchctl.manifest.types import Stack
+    from patchctl.manifest.types import Release, Stack
     from patchctl.prove.prove import Verdict
     from patchctl.rebase.bump import BumpState, Move
     from patchctl.rebase.rebase_state import RebaseRun, RebaseState
@@ -143,6 +143,7 @@ def _go_on(app: App, state: BumpState, options: SourceOptions, as_json: bool) ->
     if state.new not in dist.releases:
         write_release(dist, old, state.new, new)
         app.__dict__.pop("distribution", None)
+    _written(app, state, old, new, options, as_json)
     red = _proven(app, new, options, as_json) if state.prove else []
     dist = app.distribution
     classes = {u: compare_stacks(dist, dist.stack(u, old.stacks[u]), stack) for u, stack in new.items()}
@@ -154,6 +155,22 @@ def _go_on(app: App, state: BumpState, options: SourceOptions, as_json: bool) ->
     state_file(dist.root).unlink(missing_ok=True)
     app.emit("bump", data, lambda style: bump_text(data, style), as_json)
     return SOMEBODY_HAS_TO_WORK if red or data.unproven else DONE
+
+
+def _written(
+    app: App, state: BumpState, old: Release, new: dict[str, Stack], options: SourceOptions, as_json: bool
+) -> None:
+    """What follows from the release: its requirements, and the generated pages. Raises NoSolution."""
+    from patchctl.check.pages import write_documents
+    from patchctl.cli.output_pages import output_pages
+    from patchctl.rebase.bump import own_requirements, write_release
+    from patchctl.requirements.relock import relock
+
+    if (named := own_requirements(app.distribution, state.new)) is not None:
+        write_release(app.distribution, old, state.new, new, named)
+        app.__dict__.pop("distribution", None)
+        relock(app.distribution, options, app.progress(as_json), check=False, only=named)
+    write_documents(app.distribution, output_pages(app.distribution.root), check=False, strict=False)
 
 
 def _arrive(

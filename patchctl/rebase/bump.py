@@ -19,6 +19,8 @@ from patchctl.manifest.distribution import Distribution
 from patchctl.manifest.typeinfo import build
 from patchctl.manifest.types import FORMAT, Release, Stack
 from patchctl.patch.parse import Hunk
+from patchctl.requirements.declared import read_declared, stale
+from patchctl.requirements.sets import read_set
 from patchctl.source.upstream_releases import RevisionTree
 from patchctl.stack.patches import StackPatch
 from patchctl.stack.plan import load_patches
@@ -119,8 +121,8 @@ def _companions(drifting: Drifting, stack: Stack, revision: str) -> Mapping[str,
         return named_in(said, RevisionTree(reader, found.tree))
 
 
-def release_text(old: Release, new: str, stacks: Mapping[str, Stack]) -> str:
-    """The manifest of a release that extends another one and has these stacks."""
+def release_text(old: Release, new: str, stacks: Mapping[str, Stack], requirements: str | None = None) -> str:
+    """The manifest of a release that extends another one and has these stacks, and a requirement set if it needs its own."""
     what = " and ".join(f"{u} {s.pin.tag or s.name}" for u, s in stacks.items())
     rows = [f"  {upstream}: {stack.name}" for upstream, stack in stacks.items()]
     lines = [
@@ -130,17 +132,35 @@ def release_text(old: Release, new: str, stacks: Mapping[str, Stack]) -> str:
         f"summary: {old.name} with {what or 'nothing new'}.",
         f'extends: "{old.name}"',
         *(["stacks:", *rows] if rows else []),
+        *([f'requirements: "{requirements}"'] if requirements else []),
     ]
     return "\n".join(lines) + "\n"
 
 
-def write_release(dist: Distribution, old: Release, new: str, stacks: Mapping[str, Stack]) -> Path:
+def write_release(
+    dist: Distribution, old: Release, new: str, stacks: Mapping[str, Stack], requirements: str | None = None
+) -> None:
     """Write the new release's manifest."""
-    file = dist.root / "manifests" / "releases" / f"{new}.yaml"
-    text = release_text(old, new, stacks)
+    text = release_text(old, new, stacks, requirements)
     _loads(text, new)
-    replace_file(file, text.encode())
-    return file
+    replace_file(dist.root / "manifests" / "releases" / f"{new}.yaml", text.encode())
+
+
+def own_requirements(dist: Distribution, new: str) -> str | None:
+    """Give the new release a requirement set if its stacks declare other requirements than the old one's; return its name.
+
+    The set is a copy under the release's name, to be locked anew.
+    """
+    named = dist.release(new).requirements
+    if named is None or named == new:
+        return named and new
+    there = read_set(dist, named)
+    if not list(stale(dist, there, read_declared(there))):
+        return None
+    text = (there.folder / "set.yaml").read_text(encoding="utf-8")
+    make_folder(folder := there.folder.with_name(new))
+    replace_file(folder / "set.yaml", text.replace(f'name: "{named}"', f'name: "{new}"', 1).encode())
+    return new
 
 
 def _loads(text: str, new: str) -> None:

@@ -60,7 +60,6 @@ def bump_text(found: BumpOutput, style: Style) -> Iterator[str]:
     if found.unproven:
         yield f"not proven: {', '.join(found.unproven)}"
         yield f"next: patchctl prove --all --release {found.new}"
-    yield "then: patchctl lock; patchctl lock --requirements; patchctl verify"
     yield f"report {found.report}"
 
 

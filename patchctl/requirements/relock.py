@@ -17,7 +17,7 @@ from patchctl.requirements.inputs import inputs_of
 from patchctl.requirements.lockfile import RequirementsLock, lock_path, read_lock
 from patchctl.requirements.lockfile import render as render_lock
 from patchctl.requirements.resolver import resolve_inputs
-from patchctl.requirements.sets import NamedSet, all_sets
+from patchctl.requirements.sets import NamedSet, all_sets, read_set
 from patchctl.source.types import SourceOptions
 from patchctl.terminal.progress import Progress
 
@@ -35,13 +35,16 @@ class LockedSet:
     written: Annotated[bool, Doc("the lock was written")]
 
 
-def relock(dist: Distribution, options: SourceOptions, progress: Progress, *, check: bool) -> list[LockedSet]:
-    """Resolve every set used by a profile for every platform, keeping locked versions where allowed.
+def relock(
+    dist: Distribution, options: SourceOptions, progress: Progress, *, check: bool, only: str | None = None
+) -> list[LockedSet]:
+    """Resolve every set used by a profile, or `only` one, for every platform, keeping locked versions where allowed.
 
     Writes the locks unless `check`. Sources are read only if declared.txt is outdated. Raises NoSolution,
     SourceUnavailable and WrongUse like `resolve_inputs` and `collect`; then nothing of that set is written.
     """
-    return [row for named in all_sets(dist) for row in _set(dist, named, options, progress, check=check)]
+    chosen = [read_set(dist, only)] if only else all_sets(dist)
+    return [row for named in chosen for row in _set(dist, named, options, progress, check=check)]
 
 
 def _set(

@@ -1,0 +1,199 @@
+"""`patchctl bump`: a release from an older one, stopped only where a person is needed, and never lost by a kill."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from distribution import CLOCK, GREETER, REPO, Made, git, make_distribution, write_files
+from json_schema import faults
+from killing import killed, points
+from on_disk import snapshot
+
+pytestmark = pytest.mark.heavy("whole bumps, killed at many points")
+
+RELEASE = 'schema: 1\nname: "2001.01"\nsummary: The first.\nstacks: {greeter: v1, clock: v2}\n'
+PROFILE = "schema: 1\nname: full\nsummary: All.\nreleases: {'>=2001.01': {}}\n"
+HELLO = "greeter/hello.py"
+TICK = "clock/tick.py"
+POINTS = 10
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> Made:
+    """A release of both, clock naming the greeter that it goes with."""
+    clock = replace(CLOCK, files={**CLOCK.files, "Dockerfile": "FROM x\nRUN get greeter v1\n"})
+    made = make_distribution(tmp_path / "made", (GREETER, clock))
+    where = "    companions: {file: Dockerfile, revisions: {greeter: 'get greeter (\\S+)'}}\n"
+    made.edit("manifests/upstreams.yaml", "    summary: The clock.\n", "    summary: The clock.\n" + where)
+    write_files(made.root, {"manifests/releases/2001.01.yaml": RELEASE, "manifests/profiles/full.yaml": PROFILE})
+    (made.root / "manifests/profiles/plain.yaml").unlink()
+    for upstream, tag in (("greeter", "v1"), ("clock", "v2")):
+        git(made.origins / upstream, "tag", tag)
+        made.edit(f"manifests/stacks/{upstream}/{tag}.yaml", "patches:", f"  tag: {tag}\npatches:")
+    made.good("lock")
+    return made
+
+
+def goes_on(made: Made, upstream: str, tag: str, files: Mapping[str, str | None]) -> None:
+    origin = made.origins / upstream
+    write_files(origin, files)
+    git(origin, "add", "--all")
+    git(origin, "commit", "--quiet", "--allow-empty", "-m", f"release {tag}")
+    git(origin, "tag", tag)
+
+
+def bump(made: Made, *args: str, code: int) -> dict[str, Any]:
+    done = made.patchctl("bump", *args, "--json")
+    assert done.returncode == code, done.stdout + done.stderr
+    found: dict[str, Any] = json.loads(done.stdout)
+    if "error" not in found:
+        assert not [*faults(json.loads((REPO / "docs/schema/bump.json").read_text()), found)]
+    return found
+
+
+def begin(made: Made, *args: str, code: int) -> dict[str, Any]:
+    return bump(made, "2001.01", "--to", "2001.02", "--no-prove", *args, code=code)
+
+
+def moves(found: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
+    return {m["upstream"]: (m["to"], m["why"]) for m in found["moves"]}
+
+
+def distribution(made: Made) -> dict[str, tuple[str, str]]:
+    """All of it but the work trees."""
+    return {p: s for p, s in snapshot(made.root).items() if p != "edit" and not p.startswith("edit/")}
+
+
+def tree_of(made: Made, upstream: str) -> Path:
+    return made.root / "edit" / f"{upstream}-bump-2001.02"
+
+
+def both_go_on(made: Made) -> None:
+    goes_on(made, "greeter", "v1.5", {"README.md": "greeter, again\n"})
+    goes_on(made, "greeter", "v2", {"README.md": "greeter, once more\n"})
+    goes_on(made, "clock", "v3", {"Dockerfile": "FROM x\nRUN get greeter v1.5\n"})
+
+
+def test_pairs_move_together_and_the_release_is_whole(made: Made) -> None:
+    both_go_on(made)
+    found = begin(made, code=20)
+    assert moves(found) == {"greeter": ("v1.5", "clock v3 names it"), "clock": ("v3", "its newest release")}
+    assert found["stacks"] == {"greeter": "v1.5", "clock": "v3"} and found["status"] == "done"
+    assert {p["feature"]: p["kind"] for p in found["patches"]["greeter"]} == dict.fromkeys(
+        ("typo", "polite", "loud"), "same"
+    )
+    assert sorted(found["unproven"]) == ["loud@greeter", "polite@greeter", "step@clock", "typo@greeter"]
+    assert "| step | same | not proven: no record |" in Path(found["report"]).read_text()
+    manifest = (made.root / "manifests/releases/2001.02.yaml").read_text()
+    assert 'extends: "2001.01"\nstacks:\n  greeter: v1.5\n  clock: v3\n' in manifest
+    made.good("lock", "--check")
+    made.good("verify")
+    workspace = made.root.parent / "ws"
+    made.good("apply", "--profile", "full", "--release", "2001.02", "--workspace", str(workspace))
+    assert (workspace / "greeter/README.md").read_text() == "greeter, again\n"
+    assert not (made.root / "edit/.bump.json").exists()
+
+
+def test_a_dry_run_says_what_each_would_take(made: Made) -> None:
+    both_go_on(made)
+    before = snapshot(made.root)
+    found = begin(made, "--dry-run", code=0)
+    assert found["efforts"] == {"greeter": "exact", "clock": "exact"} and snapshot(made.root) == before
+
+
+def test_only_what_is_named_moves(made: Made) -> None:
+    both_go_on(made)
+    found = begin(made, "--only", "greeter@v2", code=20)
+    assert moves(found) == {"greeter": ("v2", "asked for")} and found["stacks"] == {"greeter": "v2"}
+
+
+def test_nothing_is_newer(made: Made) -> None:
+    assert begin(made, code=0)["status"] == "nothing to move"
+    assert not (made.root / "manifests/releases/2001.02.yaml").exists()
+
+
+def conflict(made: Made) -> None:
+    """clock's one patch cannot be merged; greeter's can."""
+    both_go_on(made)
+    goes_on(made, "clock", "v4", {TICK: CLOCK.files[TICK].replace("return count + 1", "return 1 + count")})
+
+
+def resolve(made: Made) -> None:
+    tree = tree_of(made, "clock")
+    write_files(
+        tree, {TICK: CLOCK.files[TICK].replace("count):", "count, step=1):").replace("count + 1", "step + count")}
+    )
+    git(tree, "add", TICK)
+
+
+def test_it_stops_at_a_conflict_and_goes_on(made: Made) -> None:
+    conflict(made)
+    assert begin(made, code=4)["stop"] == "clock: step"
+    assert bump(made, "--continue", code=4)["error"]["exit_code"] == 4  # nothing is resolved yet
+    resolve(made)
+    found = bump(made, "--continue", code=20)
+    assert found["status"] == "done" and found["patches"]["clock"][0]["kind"] == "content"
+    made.good("verify")
+
+
+def test_a_patch_can_be_left_out(made: Made) -> None:
+    conflict(made)
+    text = made.patchctl("bump", "2001.01", "--to", "2001.02", "--no-prove").stdout
+    assert "next: patchctl bump --continue" in text and "--skip --reason" in text
+    done = made.patchctl("rebase", "--dir", str(tree_of(made, "clock")), "--skip", "--reason", "upstream counts itself")
+    assert done.returncode == 10, done.stderr
+    found = bump(made, "--continue", code=20)
+    assert found["patches"]["clock"] == [
+        {"feature": "step", "kind": "dropped", "reason": "upstream counts itself", "proof": None}
+    ]
+
+
+def test_it_can_be_given_up(made: Made) -> None:
+    conflict(made)
+    begin(made, code=4)
+    assert begin(made, code=2)["error"]["what"] == "a bump to 2001.02 is under way"
+    bump(made, "--abort", code=0)
+    assert bump(made, "--continue", code=2)["error"]["what"] == "no bump is under way"
+
+
+@pytest.mark.parametrize(
+    ("args", "what"),
+    [
+        (("2001.01",), "which release becomes which?"),
+        (("2001.01", "--to", "2001.01"), "release 2001.01 is there already"),
+        (("2001.01", "--to", "next"), "a release name"),
+        (("2001.03", "--to", "2001.04"), "no release '2001.03'"),
+        (("2001.01", "--to", "2001.02", "--only", "verl"), "the release has no stack of verl"),
+        (("2001.01", "--continue"), "--continue is for the bump under way"),
+    ],
+)
+def test_what_cannot_be_bumped(args: tuple[str, ...], what: str, made: Made) -> None:
+    assert what in bump(made, *args, code=2)["error"]["what"]
+
+
+def test_a_killed_bump_goes_on(made: Made) -> None:
+    both_go_on(made)
+    saved = shutil.copytree(made.root, made.root.with_name("saved"))
+    command = ("bump", "2001.01", "--to", "2001.02", "--no-prove")
+    begin(made, code=20)  # sources and results are in the cache from here on
+    result = distribution(made)
+
+    def killed_afresh(at: int) -> tuple[int, int]:
+        shutil.rmtree(made.root)
+        shutil.copytree(saved, made.root)
+        return killed(made, at, *command)
+
+    code, total = killed_afresh(0)
+    assert code == 20 and total > 40
+    for at in points(total, POINTS)[1:-1]:
+        assert killed_afresh(at)[0] == -9
+        done = made.patchctl(*(["bump", "--continue"] if (made.root / "edit/.bump.json").exists() else command))
+        assert done.returncode in (20, 2), done.stderr
+        assert "is there already" in done.stderr if done.returncode == 2 else True  # killed when all was done
+        assert distribution(made) == result, at
