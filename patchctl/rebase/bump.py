@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -19,7 +20,7 @@ from patchctl.manifest.distribution import Distribution
 from patchctl.manifest.typeinfo import build
 from patchctl.manifest.types import FORMAT, Release, Stack
 from patchctl.patch.parse import Hunk
-from patchctl.requirements.declared import read_declared, stale
+from patchctl.requirements.declared import FILE, read_declared, stale
 from patchctl.requirements.sets import read_set
 from patchctl.source.upstream_releases import RevisionTree
 from patchctl.stack.patches import StackPatch
@@ -159,6 +160,7 @@ def own_requirements(dist: Distribution, new: str) -> str | None:
         return None
     text = (there.folder / "set.yaml").read_text(encoding="utf-8")
     make_folder(folder := there.folder.with_name(new))
+    shutil.copyfile(there.folder / FILE, folder / FILE)  # of the stacks that have not moved it needs no source
     replace_file(folder / "set.yaml", text.replace(f'name: "{named}"', f'name: "{new}"', 1).encode())
     return new
 

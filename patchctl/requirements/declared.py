@@ -43,16 +43,31 @@ class Declared:
         return f"{self.upstream}/{self.file}"
 
 
-def collect(dist: Distribution, named: NamedSet, options: SourceOptions, progress: Progress) -> list[Declared]:
-    """Read the files from the pinned sources. Raises SourceUnavailable for a missing source, or a form without them."""
-    found = []
+def collect(
+    dist: Distribution, named: NamedSet, known: Iterable[Declared], options: SourceOptions, progress: Progress
+) -> list[Declared]:
+    """Read the files from the pinned sources; what is `known` of the very blobs of a pin needs no source.
+
+    Raises SourceUnavailable for a missing source, or a form without them.
+    """
+    found = list[Declared]()
+    rows = {(one.upstream, one.stack, one.file): one for one in known}
     for upstream in dict.fromkeys(d.upstream for d in named.value.declared):
         stack = dist.stack(upstream, named.stacks[upstream])
+        listed = read_tree_list(dist.root, stack)
+        files = [d.file for d in named.value.declared if d.upstream == upstream]
+        blobs = {file: entry.id for file in files if listed and (entry := listed.files.get(file.encode()))}
+        there = [
+            one for file in files if (one := rows.get((upstream, stack.name, file))) and one.blob == blobs.get(file)
+        ]
+        if len(there) == len(files):
+            found += there
+            continue
         base = obtain(upstream, dist.upstream(upstream), stack, options, progress)
         with ObjectReader(base.repo) as reader:
-            files = reader.files(base.tree)
-            for path in (d.file for d in named.value.declared if d.upstream == upstream):
-                entry = files.get(path.encode())
+            tree = reader.files(base.tree)
+            for path in files:
+                entry = tree.get(path.encode())
                 if entry is None:
                     hint = f"`--mirror {upstream}=URL` adds a git repository"
                     raise SourceUnavailable(f"{upstream} in form {base.form} has no {path}", [], hint=hint)

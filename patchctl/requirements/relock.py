@@ -77,7 +77,7 @@ def _declared(dist: Distribution, named: NamedSet, options: SourceOptions, progr
         there = read_declared(named)
     except BadManifest:
         there = []
-    return there if there and not list(stale(dist, named, there)) else collect(dist, named, options, progress)
+    return there if there and not list(stale(dist, named, there)) else collect(dist, named, there, options, progress)
 
 
 def _there(named: NamedSet, platform: Platform) -> RequirementsLock | str:
