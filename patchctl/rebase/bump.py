@@ -20,7 +20,7 @@ from patchctl.manifest.distribution import Distribution
 from patchctl.manifest.typeinfo import build
 from patchctl.manifest.types import FORMAT, Release, Stack
 from patchctl.patch.parse import Hunk
-from patchctl.requirements.declared import FILE, read_declared, stale
+from patchctl.requirements.declared import read_declared, stale
 from patchctl.requirements.sets import read_set
 from patchctl.source.upstream_releases import RevisionTree
 from patchctl.stack.patches import StackPatch
@@ -159,8 +159,8 @@ def own_requirements(dist: Distribution, new: str) -> str | None:
     if not list(stale(dist, there, read_declared(there))):
         return None
     text = (there.folder / "set.yaml").read_text(encoding="utf-8")
-    make_folder(folder := there.folder.with_name(new))
-    shutil.copyfile(there.folder / FILE, folder / FILE)  # of the stacks that have not moved it needs no source
+    # With its locks, so that versions stay where they can, and its declared.txt: stacks that stay need no source.
+    folder = shutil.copytree(there.folder, there.folder.with_name(new), dirs_exist_ok=True)
     replace_file(folder / "set.yaml", text.replace(f'name: "{named}"', f'name: "{new}"', 1).encode())
     return new
 
