@@ -14,10 +14,10 @@ from patchctl.cli.sources import Sources, source_options
 from patchctl.errors import DONE, SOMEBODY_HAS_TO_WORK, DoesNotApply, WrongUse
 
 if TYPE_CHECKING:
+    from patchctl.bump.bump import BumpState, StackMove
     from patchctl.drift.drift import Drifting
     from patchctl.manifest.types import Release, Stack
     from patchctl.prove.prove import Verdict
-    from patchctl.rebase.bump import BumpState, Move
     from patchctl.rebase.rebase_state import RebaseRun, RebaseState
     from patchctl.source.types import SourceOptions
     from patchctl.terminal.style import Style
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     multiple=True,
     metavar="UPSTREAM[@REVISION]",
     shell_complete=complete_upstream,
-    help="Move this upstream, to its newest release or to a revision, and no other that is not named. Repeatable.",
+    help="StackMove this upstream, to its newest release or to a revision, and no other that is not named. Repeatable.",
 )
 @click.option("--dry-run", is_flag=True, help="Say what would move, and what each patch would take. Writes nothing.")
 @click.option("--no-prove", is_flag=True, help="Run no proofs at the end; may take hours otherwise.")
@@ -62,13 +62,13 @@ def command(
 
     \b
     Examples:
-      patchctl bump 2001.01 --to 2001.02 --dry-run
-      patchctl bump 2001.01 --to 2001.01.1 --only vllm-ascend@0.23.0.post1
+      patchctl bump RELEASE --to NEW --dry-run
+      patchctl bump RELEASE --to NEW --only vllm-ascend
       patchctl bump --continue
     """
+    from patchctl.bump.bump import BumpState, check_new, find_moves, read_state, state_file, write_state
     from patchctl.drift.drift import Drifting
     from patchctl.manifest.writer_lock import exclusive_writer
-    from patchctl.rebase.bump import BumpState, check_new, find_moves, read_state, state_file, write_state
     from patchctl.report.bump import BumpOutput, moves_text
 
     options, root = sources.options(), app.distribution.root
@@ -108,7 +108,7 @@ def command(
     return _go_on(app, state, options, as_json)
 
 
-def _efforts(drifting: Drifting, stacks: dict[str, Stack], moves: list[Move]) -> dict[str, str]:
+def _efforts(drifting: Drifting, stacks: dict[str, Stack], moves: list[StackMove]) -> dict[str, str]:
     """One word by upstream, as of `outdated`."""
     from patchctl.drift.outdated import effort
 
@@ -122,7 +122,8 @@ def _efforts(drifting: Drifting, stacks: dict[str, Stack], moves: list[Move]) ->
 
 def _go_on(app: App, state: BumpState, options: SourceOptions, as_json: bool) -> int:
     """Every move that has not arrived yet, then the release, then the proofs."""
-    from patchctl.rebase.bump import compare_stacks, state_file, write_release
+    from patchctl.atomic import replace_file
+    from patchctl.bump.bump import compare_stacks, state_file, write_release
     from patchctl.report.bump import BumpOutput, bump_text, report_markdown
 
     for move in state.moves:
@@ -151,7 +152,7 @@ def _go_on(app: App, state: BumpState, options: SourceOptions, as_json: bool) ->
     data = BumpOutput(
         state.release, state.new, state.moves, "done", stacks=state.stacks, patches=classes, red=red, report=report
     )
-    report.write_text(report_markdown(data), encoding="utf-8")
+    replace_file(report, report_markdown(data).encode())
     state_file(dist.root).unlink(missing_ok=True)
     app.emit("bump", data, lambda style: bump_text(data, style), as_json)
     return SOMEBODY_HAS_TO_WORK if red or data.unproven else DONE
@@ -161,9 +162,9 @@ def _written(
     app: App, state: BumpState, old: Release, new: dict[str, Stack], options: SourceOptions, as_json: bool
 ) -> None:
     """What follows from the release: its requirements, and the generated pages. Raises NoSolution."""
+    from patchctl.bump.bump import own_requirements, write_release
     from patchctl.check.pages import write_documents
     from patchctl.cli.output_pages import output_pages
-    from patchctl.rebase.bump import own_requirements, write_release
     from patchctl.requirements.relock import relock
 
     if (named := own_requirements(app.distribution, state.new)) is not None:
@@ -174,12 +175,12 @@ def _written(
 
 
 def _arrive(
-    app: App, state: BumpState, move: Move, options: SourceOptions, as_json: bool
+    app: App, state: BumpState, move: StackMove, options: SourceOptions, as_json: bool
 ) -> tuple[BumpState, tuple[RebaseRun, RebaseState] | None]:
     """One move to its end, or to where a person is needed. A rebase that is under way is gone on with, one that has ended is kept."""
+    from patchctl.bump.bump import write_state
     from patchctl.cli.rebase_verb import to_next_stop
     from patchctl.git.locks import drop_own
-    from patchctl.rebase.bump import write_state
     from patchctl.rebase.cherry_pick import drop_noted_locks, work_of
     from patchctl.rebase.rebase import accept_resolution
     from patchctl.rebase.rebase_state import RebaseRun, read_state

@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+from patchctl.bump.bump import PatchClass, StackMove
 from patchctl.doc import Doc
-from patchctl.rebase.bump import Move, PatchClass
 from patchctl.terminal.text import counted, one_line, visible_line
 
 if TYPE_CHECKING:
-    from patchctl.rebase.bump import BumpState
+    from patchctl.bump.bump import BumpState
     from patchctl.terminal.style import Style
 
 
@@ -23,7 +23,7 @@ class BumpOutput:
 
     release: Annotated[str, Doc("the release that it starts from")]
     new: Annotated[str, Doc("the new release")]
-    moves: Annotated[Sequence[Move], Doc("the stacks that move")]
+    moves: Annotated[Sequence[StackMove], Doc("the stacks that move")]
     status: Annotated[str, Doc("dry run, nothing to move, stopped, done or aborted")]
     efforts: Annotated[Mapping[str, str], Doc("dry run: by upstream, one word as of `outdated`")] = field(
         default_factory=dict

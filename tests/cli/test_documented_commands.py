@@ -98,6 +98,8 @@ VALUE = re.compile(r"[A-Z]+(?:[/:][A-Z]+)*|.*[<>{}].*|\.\.\.")
 PARSED = {
     r"cluster ": "wants a Ray cluster",
     r"prove |.* --prove": "runs tests on torch, for minutes to hours",
+    r"bump --(continue|abort)": "is about a bump that has stopped: test_bump.py",
+    r"bump [0-9]+\.[0-9]+ (?!.*--dry-run)": "rebases and locks for minutes: test_bump.py",
     r"rebase --(?!plan)": "is about a rebase that has stopped: test_rebase.py",
     r"install |.* --into-python": "builds packages into an interpreter: test_install.py, test_installed_upstreams.py",
     r".*--(?:sign|allowed-signers) ": "wants a key that signs: test_bundle.py",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -31,7 +30,7 @@ Class = Literal["same", "context", "content", "added", "dropped", "postponed"]
 
 
 @dataclass(frozen=True)
-class Move:
+class StackMove:
     """A stack that goes to another revision."""
 
     upstream: Annotated[str, Doc("its upstream")]
@@ -46,7 +45,7 @@ class BumpState:
 
     release: str
     new: str
-    moves: list[Move]
+    moves: list[StackMove]
     prove: bool
     stacks: dict[str, str] = field(default_factory=dict)
 
@@ -91,13 +90,15 @@ def check_new(dist: Distribution, old: Release, new: str) -> None:
     _loads(release_text(old, new, {}), new)
 
 
-def find_moves(drifting: Drifting, stacks: Mapping[str, Stack], only: Sequence[str], python: str | None) -> list[Move]:
+def find_moves(
+    drifting: Drifting, stacks: Mapping[str, Stack], only: Sequence[str], python: str | None
+) -> list[StackMove]:
     """The stacks that move: those of `only` (UPSTREAM or UPSTREAM@REVISION), else the ones that name others.
 
     An upstream that names revisions of others (`companions`) goes to its newest release, and the others to the newer
     releases that it names there. Raises SourceUnavailable if an upstream that has to be asked cannot be, WrongUse.
     """
-    moves = dict[str, Move]()
+    moves = dict[str, StackMove]()
     leading = only or [name for name in stacks if drifting.dist.upstream(name).companions]
     for one in leading:
         name, _, revision = one.partition("@")
@@ -105,11 +106,11 @@ def find_moves(drifting: Drifting, stacks: Mapping[str, Stack], only: Sequence[s
             raise WrongUse(f"the release has no stack of {name}", hint=f"it has {', '.join(stacks)}")
         newest = revision or drifting.releases_of(stacks[name]).newest(python).by_kind.get("release")
         if newest is not None:
-            moves[name] = Move(name, stacks[name].name, newest, "asked for" if revision else "its newest release")
+            moves[name] = StackMove(name, stacks[name].name, newest, "asked for" if revision else "its newest release")
     for move in [] if only else [*moves.values()]:
         for name, revision in _companions(drifting, stacks[move.upstream], move.to).items():
             if name in stacks and name not in moves and drifting.releases_of(stacks[name]).is_newer(revision):
-                moves[name] = Move(name, stacks[name].name, revision, f"{move.upstream} {move.to} names it")
+                moves[name] = StackMove(name, stacks[name].name, revision, f"{move.upstream} {move.to} names it")
     return [moves[name] for name in stacks if name in moves]
 
 
@@ -158,10 +159,12 @@ def own_requirements(dist: Distribution, new: str) -> str | None:
     there = read_set(dist, named)
     if not list(stale(dist, there, read_declared(there))):
         return None
-    text = (there.folder / "set.yaml").read_text(encoding="utf-8")
+    make_folder(folder := there.folder.with_name(new))
     # With its locks, so that versions stay where they can, and its declared.txt: stacks that stay need no source.
-    folder = shutil.copytree(there.folder, there.folder.with_name(new), dirs_exist_ok=True)
-    replace_file(folder / "set.yaml", text.replace(f'name: "{named}"', f'name: "{new}"', 1).encode())
+    for file in there.folder.iterdir():
+        data = file.read_bytes()
+        own = data.replace(f'name: "{named}"'.encode(), f'name: "{new}"'.encode(), 1)
+        replace_file(folder / file.name, own if file.name == "set.yaml" else data)
     return new
 
 

@@ -1,0 +1,1 @@
+"""A new release from an older one."""
