@@ -12,7 +12,7 @@ usage() {
   cat <<'TEXT'
 Usage: scripts/build_image.sh [OPTIONS] [-- OPTIONS OF THE BUILD]
 
-Builds Dockerfile.into (--into) or Dockerfile for a profile with docker, podman or buildah, then asks the image what it
+Builds Dockerfile.into (--in-place) or Dockerfile for a profile with docker, podman or buildah, then asks the image what it
 holds (`patchctl labels`) and labels it with that, and with where it came from: revision, base and its digest.
 
   -p, --profile NAME   the profile [default: qwen3-235b]
@@ -20,7 +20,7 @@ holds (`patchctl labels`) and labels it with that, and with where it came from: 
                        in the Dockerfile on which the profile stands: the newest on which it is proven]
   -t, --tag IMAGE      the image's name [default: patchctl:PROFILE]
   -b, --base IMAGE     BASE_IMAGE, by tag or NAME@sha256:DIGEST [default: what the Dockerfile says]
-      --into [NAME=DIR]
+      --in-place [NAME=DIR]
                        Dockerfile.into: the base holds trees, which are patched where they are. They are found by
                        what the base's Python imports; NAME=DIR says where one is, NAME= leaves the base's alone
                        and installs a fetched one. Repeatable
@@ -49,10 +49,11 @@ main() {
   while [[ $# -gt 0 ]]; do
     case $1 in
       -h | --help) usage && exit 0 ;;
-      --into)
+      --in-place)
         file=Dockerfile.into
         if [[ ${2-} =~ ^[A-Za-z0-9._-]+= ]]; then into+=("$2") && shift; fi
         ;;
+      --into) wrong_use "unknown option --into" "it is called --in-place now" ;;
       --no-runtime) arguments+=(--build-arg RUNTIME=no) ;;
       --compilers) arguments+=(--build-arg COMPILERS=yes) ;;
       --native) arguments+=(--build-arg NATIVE=yes) ;;

@@ -83,8 +83,12 @@ def _telling_closed_pipes() -> Iterator[None]:
         raise _ReaderGone from error
 
 
-# Options that have another name now, with the words that do the same.
-_RENAMED = {"--set": "--release NAME names a release; an override is KEY=VALUE without an option"}
+# Options that have another name now, and what to say to those who use the old one.
+_RENAMED = {
+    "--set": "--release NAME names a release; an override is KEY=VALUE without an option",
+    "--into": "it is called --in-place now",
+    "--into-python": "it is called --site-packages now",
+}
 
 
 class VerbGroup(click.Group):

@@ -27,7 +27,7 @@ _FORMS = {
     "part": "a part",
 }
 _UNDONE = "the verb of an interrupted run that was taken back first, since objects of its end were damaged"
-_STASHED = "by upstream: the branch that keeps local edits; for an `--into` checkout `BRANCH of PATH`, the repository that has it"
+_STASHED = "by upstream: the branch that keeps local edits; for an `--in-place` checkout `BRANCH of PATH`, the repository that has it"
 _PASSED_BY = "passed by (.git, __pycache__, environments, ...)"
 _MODE = "its executable bit is not the pin's"
 

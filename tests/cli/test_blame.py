@@ -164,7 +164,7 @@ def test_of_an_into_checkout_and_from_standard_input(made: Made, tmp_path: Path)
     checkout = tmp_path / "mine"
     shutil.copytree(made.origins / "greeter", checkout)
     ws = tmp_path / "ws"
-    made.good("apply", "--profile", "full", "-w", str(ws), "--into", f"greeter={checkout}")
+    made.good("apply", "--profile", "full", "-w", str(ws), "--in-place", f"greeter={checkout}")
     place = f"{checkout}/greeter/hello.py:{number(checkout / 'greeter/hello.py', 'LOUD * hello')}"
     assert blame(made, place, "-w", str(ws))[0]["told_by"] == "workspace"
     assert blame(made, place)[0]["told_by"] == "content"

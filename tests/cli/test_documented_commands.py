@@ -99,7 +99,7 @@ PARSED = {
     r"cluster ": "wants a Ray cluster",
     r"prove |.* --prove": "runs tests on torch, for minutes to hours",
     r"rebase --(?!plan)": "is about a rebase that has stopped: test_rebase.py",
-    r"install |.* --into-python": "builds packages into an interpreter: test_install.py, test_installed_upstreams.py",
+    r"install |.* --site-packages": "builds packages into an interpreter: test_install.py, test_installed_upstreams.py",
     r".*--(?:sign|allowed-signers) ": "wants a key that signs: test_bundle.py",
     r"bisect ": "runs a command of the reader's: test_bisect.py",
     r"pin .*--source sdist|lock --requirements": "asks a package index",
@@ -206,7 +206,7 @@ class Reader:
         env = {"PATCHCTL_RELEASE": self.release_of(args), **env}
         for name in (w for w in args if re.fullmatch(r"[\w-]+/v\d\S*", w) and w not in self.stacks):
             self.twin.good("pin", *name.split("/"), env=env)
-        if "--into" in args:
+        if "--in-place" in args:
             env["PATCHCTL_WORKSPACE"] = "beside"  # what the workspace has already is taken nowhere else
         if verb == "export" and "--mbox" not in args:
             self.twin.good("edit", args[1], env=env)

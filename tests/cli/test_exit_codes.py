@@ -41,7 +41,7 @@ USAGE: dict[str, list[str]] = {
     "workspace-is-a-file": ["status", "--workspace", __file__],
     "no-such-upstream": ["edit", "nobody"],
     "no-such-stack": ["edit", "greeter/v9"],
-    "into-without-equals": ["apply", "--profile", "full", "--into", "greeter"],
+    "into-without-equals": ["apply", "--profile", "full", "--in-place", "greeter"],
     "nothing-applied": ["revert"],
 }
 
@@ -51,6 +51,18 @@ def test_wrong_use_is_2(small: Made, case: str) -> None:
     done = small.patchctl(*USAGE[case])
     assert done.returncode == 2, done.stderr
     assert done.stderr.startswith("patchctl: ") and "Traceback" not in done.stderr and done.stdout == ""
+
+
+RENAMED = {
+    "apply --into greeter=.": "--in-place",
+    "apply --into-python python3": "--site-packages",
+}
+
+
+@pytest.mark.parametrize("old", RENAMED)
+def test_an_old_name_is_refused_with_the_new_one(small: Made, old: str) -> None:
+    done = small.patchctl(*old.split())
+    assert done.returncode == 2 and f"called {RENAMED[old]} now" in done.stderr
 
 
 def test_no_distribution_is_2(tmp_path: Path) -> None:

@@ -166,7 +166,7 @@ def test_a_workspace_without_a_tree_is_a_fault(place: Place) -> None:
         assert done.returncode == 1 and "no tree" in done.stdout
     done = place.made.patchctl("status", "--workspace", str(place.workspace))
     assert done.returncode == 1 and "no tree" in done.stdout
-    place.change_state(lambda s: s.update(profile=None, skipped=[]))  # only `--into` checkouts, and reverted
+    place.change_state(lambda s: s.update(profile=None, skipped=[]))  # only `--in-place` checkouts, and reverted
     code, report = place.verify()
     assert (code, rules(report)) == (1, {"tree-missing"})
 
@@ -519,7 +519,7 @@ def test_an_into_checkout(place: Place, tmp_path: Path) -> None:
     checkout = tmp_path / "checkout"
     git(tmp_path, "clone", "--quiet", str(place.made.origins / "greeter"), str(checkout))
     into = Place(place.made, tmp_path / "into")
-    into.apply("full", "--into", f"greeter={checkout}")
+    into.apply("full", "--in-place", f"greeter={checkout}")
     assert into.verify()[0] == 0
     (checkout / "README.md").unlink()  # a wheel has no such file either
     assert into.verify()[0] == 0

@@ -249,7 +249,7 @@ OTHERS = next(one for one in distribution().variants[PROFILE] if one.release != 
 def test_a_base_of_another_release_stops_the_build(image_into: Image) -> None:
     """Its trees are named, and its Python is, which a base that brings its own runtime may have."""
     with pytest.raises(AssertionError) as refused:
-        build(REFUSED, "--into", "--base", VLLM_ASCEND.image, "--no-runtime", release=OTHERS.release)
+        build(REFUSED, "--in-place", "--base", VLLM_ASCEND.image, "--no-runtime", release=OTHERS.release)
     said, pin = str(refused.value), stack_of("vllm", PROFILE, OTHERS.release).name
     assert f"{PROFILE} wants {OTHERS.runtime['python']} on release {OTHERS.release}" in said
     assert f"/vllm-workspace/vllm, which is not the profile's {pin}" in said
