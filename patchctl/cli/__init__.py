@@ -88,6 +88,12 @@ _RENAMED = {
     "--set": "--release NAME names a release; an override is KEY=VALUE without an option",
     "--into": "it is called --in-place now",
     "--into-python": "it is called --site-packages now",
+    "--again": "it is called --rerun now",
+    "--part": "it is called --only now",
+    "--since": "it is called --baseline now",
+    "--via": "it is called --through now",
+    "--postpone": "it is called --defer now",
+    "--pr": "it is called --for-upstream now",
 }
 
 

@@ -242,7 +242,7 @@ def test_a_named_pipe_with_the_name_of_a_file_of_ours(made: Made, tmp_path: Path
     for line in (
         ("blame", "--traceback"),
         ("rebase", "--plan"),
-        ("drift", "greeter", "--since"),
+        ("drift", "greeter", "--baseline"),
         ("report", "--drift"),
     ):
         done = made.patchctl(*line, str(tmp_path / "greeter/hello.py"), timeout=30)

@@ -56,6 +56,12 @@ def test_wrong_use_is_2(small: Made, case: str) -> None:
 RENAMED = {
     "apply --into greeter=.": "--in-place",
     "apply --into-python python3": "--site-packages",
+    "prove loud --again": "--rerun",
+    "prove loud --part tests": "--only",
+    "drift --since FILE": "--baseline",
+    "rebase greeter --to v9 --via all": "--through",
+    "rebase --postpone --reason later": "--defer",
+    "export greeter --pr loud": "--for-upstream",
 }
 
 

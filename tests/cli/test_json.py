@@ -74,7 +74,7 @@ def test_drift(made: Made, tmp_path: Path) -> None:
     write_files(repo, {"greeter/hello.py": "def hello():\n    return 1\n"})
     git(repo, "commit", "--quiet", "-am", "anew")
     git(repo, "tag", "v9")
-    args = ("greeter", "--mirror", f"greeter={repo}", "--against", "v9", "--since", str(last))
+    args = ("greeter", "--mirror", f"greeter={repo}", "--against", "v9", "--baseline", str(last))
     found = checked(made, "drift", *args, code=1)
     assert found["broke"] and found["stacks"][0]["releases"][0]["patches"][0]["files"][0]["hunks"]
     assert found["stacks"][0]["releases"][0]["callers"][0]["names"]

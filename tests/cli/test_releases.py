@@ -352,7 +352,7 @@ WORDS = [
     "edit clock",
     "export clock --check",
     "export clock --mbox OUT",
-    "export clock --pr step --mbox OUT",
+    "export clock --for-upstream step --mbox OUT",
     "new chime --stack clock",
     "import SERIES --stack clock --dry-run",
     "drift clock --against v9 --save-plan OUT",
