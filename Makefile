@@ -225,7 +225,7 @@ bench-patches: trees  ## what patches gain, as far as a CPU can tell: a simulati
 	$(RUN) benchmarks/bench_drafts_from_others.py --trees=$(TREES)/patched $(if $(ARCTIC),--arctic $(ARCTIC)) --out docs/benchmarks.md
 
 docs: $(VENV)/.ready  ## generated pages, tables, JSON schemas
-	$(PATCHCTL) docs
+	$(PATCHCTL) lock --pages
 	$(RUN) scripts/log/metrics.py
 	$(RUN) tests/recipes/records.py
 

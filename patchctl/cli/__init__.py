@@ -49,7 +49,6 @@ VERBS = {
     "list": "List profiles, stacks and patches.",
     "show": "Show one patch: header, files, switch, tests, upstream status.",
     "report": "Write one page of all that there is, to be read in a browser.",
-    "docs": "Write the generated pages and tables alone, or check them.",
     "cluster": "Say what every node of a Ray cluster holds, name the odd one, and apply to all.",
     "doctor": "Say what this machine lacks.",
     "completion": "Print the completion script of a shell.",
@@ -83,7 +82,7 @@ def _telling_closed_pipes() -> Iterator[None]:
         raise _ReaderGone from error
 
 
-# Options that have another name now, and what to say to those who use the old one.
+# Options and verbs that have another name now, and what to say to those who use the old one.
 _RENAMED = {
     "--set": "--release NAME names a release; an override is KEY=VALUE without an option",
     "--into": "it is called --in-place now",
@@ -94,6 +93,7 @@ _RENAMED = {
     "--via": "it is called --through now",
     "--postpone": "it is called --defer now",
     "--pr": "it is called --for-upstream now",
+    "docs": "it is called `patchctl lock --pages` now",
 }
 
 
@@ -114,6 +114,8 @@ class VerbGroup(click.Group):
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
         more = {} if name in VERBS else _of_extensions()
         if name not in VERBS and name not in more:
+            if name in _RENAMED and not ctx.resilient_parsing:
+                raise WrongUse(f"No such command '{name}'.", hint=_RENAMED[name])
             return None
         command: click.Command = extension.load(more[name][1] if name in more else f"patchctl.cli.{name}_verb:command")
         return command

@@ -24,7 +24,7 @@ UNPATCHED = "from greeter.numbers import half\n\nhalf('x')\n"
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
     made = make_distribution(tmp_path_factory.mktemp("blame"), (UPSTREAM, CLOCK), lock=True)
-    made.good("docs")
+    made.good("lock", "--pages")
     made.good("apply", "--profile", "full", "-w", str(made.root.parent / "ws"))
     return made
 

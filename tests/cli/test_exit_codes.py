@@ -62,6 +62,7 @@ RENAMED = {
     "rebase greeter --to v9 --via all": "--through",
     "rebase --postpone --reason later": "--defer",
     "export greeter --pr loud": "--for-upstream",
+    "docs --check": "`patchctl lock --pages`",
 }
 
 

@@ -56,12 +56,12 @@ def test_pages_of_json_where_they_are_kept(made: Made, tmp_path: Path) -> None:
     kept = replace(made, root=Path(shutil.copytree(made.root, tmp_path / "distribution")))
     (kept.root / FOLDER).mkdir(parents=True)
     (kept.root / PAGE).write_text("# Ours\n")
-    stale = [f["file"] for f in checked(kept, "docs", "--check", code=1)["findings"]]
+    stale = [f["file"] for f in checked(kept, "lock", "--pages", "--check", code=1)["findings"]]
     assert PAGE in stale and f"{FOLDER}/status.json" in stale
-    checked(kept, "docs")
+    checked(kept, "lock", "--pages")
     mark = "<!-- generated"
     assert (kept.root / PAGE).read_text() == f"# Ours\n{mark}" + (REPO / PAGE).read_text().partition(mark)[2]
-    assert PAGE not in {f["file"] for f in checked(kept, "docs", "--check")["findings"]}
+    assert PAGE not in {f["file"] for f in checked(kept, "lock", "--pages", "--check")["findings"]}
 
 
 def test_drift(made: Made, tmp_path: Path) -> None:
@@ -122,7 +122,7 @@ def test_the_verbs_of_a_distribution(made: Made, tmp_path: Path) -> None:
     assert checked(made, "export", "greeter", "--mbox", str(tmp_path / "mails"))["files"]
     found = checked(made, "import", str(tmp_path / "mails"), "--stack", "greeter/mine", "--dry-run")
     assert found["patches"] and found["candidates"]
-    checked(made, "docs")
+    checked(made, "lock", "--pages")
     git(made.origins / "greeter", "commit", "--quiet", "--allow-empty", "-m", "the next one")
     git(made.origins / "greeter", "tag", "v9")
     assert checked(made, "pin", "greeter", "v9")["stack"] == "v9"
