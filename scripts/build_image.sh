@@ -13,7 +13,7 @@ usage() {
 Usage: scripts/build_image.sh [OPTIONS] [-- OPTIONS OF THE BUILD]
 
 Builds Dockerfile.into (--in-place) or Dockerfile for a profile with docker, podman or buildah, then asks the image what it
-holds (`patchctl labels`) and labels it with that, and with where it came from: revision, base and its digest.
+holds (`patchctl status --labels`) and labels it with that, and with where it came from: revision, base and its digest.
 
   -p, --profile NAME   the profile [default: qwen3-235b]
   -s, --release NAME       the release to take it on, whose base is then the default [default: PATCHCTL_RELEASE, else the first of those
@@ -106,7 +106,7 @@ main() {
   export DOCKER_BUILDKIT=1
   "$tool" build -f "$file" -t "$tag-unlabelled" "${arguments[@]}" "$@" .
   label "$tool" "$tag" "$base"
-  say "$tag: built with $tool, labelled as \`patchctl labels\` says in it"
+  say "$tag: built with $tool, labelled as \`patchctl status --labels\` says in it"
 }
 
 # release_of PROFILE: the newest release on which the profile stands. patchctl, which need not be here, takes it on the same one, as a
@@ -185,11 +185,11 @@ label() {
   if [[ ${tool##*/} == buildah ]]; then
     # Asked in a container of its own: what a run leaves behind is not for the image.
     container=$("$tool" from --pull-never "$tag-unlabelled")
-    found=$("$tool" run "$container" -- patchctl labels) || { "$tool" rm "$container" >/dev/null && exit 1; }
+    found=$("$tool" run "$container" -- patchctl status --labels) || { "$tool" rm "$container" >/dev/null && exit 1; }
     "$tool" rm "$container" >/dev/null
   else
     # Not through the entry point: CANN's scripts print.
-    found=$("$tool" run --rm --entrypoint patchctl "$tag-unlabelled" labels)
+    found=$("$tool" run --rm --entrypoint patchctl "$tag-unlabelled" status --labels)
   fi
   found+=$'\n'$(origin "$tool" "$base" "$(sed -n 's/^patchctl.version=//p' <<<"$found")")
   while IFS= read -r line; do labels+=(--label "$line"); done <<<"$found"

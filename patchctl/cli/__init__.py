@@ -32,7 +32,6 @@ VERBS = {
     "repair": "Make a clean base of a workspace that was interrupted or damaged, and lose nothing.",
     "status": "Say what a workspace holds: profile, pins, patches, edits, and what Python imports.",
     "verify": "Check the distribution, or with --workspace the trees on disk.",
-    "labels": "Print what a workspace holds, as labels of an image.",
     "lock": "Write all that is generated from patches: locks, pages, tables. Or check it.",
     "requirements": "Print what a profile runs on, as pip reads it: versions and digests.",
     "pin": "Write a new stack of an upstream at another revision, without patches yet.",
@@ -94,6 +93,7 @@ _RENAMED = {
     "--postpone": "it is called --defer now",
     "--pr": "it is called --for-upstream now",
     "docs": "it is called `patchctl lock --pages` now",
+    "labels": "it is called `patchctl status --labels` now",
 }
 
 

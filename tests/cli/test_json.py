@@ -88,7 +88,7 @@ def test_the_verbs_of_a_workspace(made: Made, tmp_path: Path) -> None:
     assert checked(made, "fetch", "--profile", "full")["sources"]
     assert checked(made, "apply", "--profile", "full", *workspace, "--dry-run")["trees"]
     checked(made, "apply", "--profile", "full", *workspace, "--without", "polite")
-    assert checked(made, "labels", *workspace)["labels"]["patchctl.lock"]
+    assert checked(made, "status", *workspace, "--labels")["labels"]["patchctl.lock"]
     (tmp_path / "ws" / "greeter" / "README.md").write_text("mine\n")
     found = checked(made, "status", *workspace, "--python", shutil.which("python3") or "python3", code=1)
     greeter = found["trees"][1]

@@ -57,7 +57,7 @@ def test_the_release_that_is_named_is_taken_and_the_workspace_remembers_it(made:
     assert "release    2001.11" in made.good("status", "--workspace", str(tmp_path / "new"))
     for name in ("new", "old"):
         made.good("verify", "--workspace", str(tmp_path / name))
-    assert "patchctl.release=2001.11" in made.good("labels", "--workspace", str(tmp_path / "new"))
+    assert "patchctl.release=2001.11" in made.good("status", "--labels", "--workspace", str(tmp_path / "new"))
 
 
 def test_without_a_name_the_oldest_is_taken_while_none_is_proven_and_it_says_why(made: Made, tmp_path: Path) -> None:

@@ -46,8 +46,8 @@ def locked_tree(upstream: str, form: str, lacking: set[str]) -> str:
 
 
 def check_labels(image: Image) -> None:
-    """They are what `patchctl labels` says inside, and each tree is the one that the lock promises."""
-    said = image.run("patchctl", "labels", "--json")
+    """They are what `patchctl status --labels` says inside, and each tree is the one that the lock promises."""
+    said = image.run("patchctl", "status", "--labels", "--json")
     assert said.returncode == 0, said.stderr
     assert json.loads(said.stdout)["labels"].items() <= image.labels.items()
     status = json.loads(image.run("patchctl", "status", "--json").stdout)
