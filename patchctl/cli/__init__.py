@@ -93,6 +93,7 @@ _RENAMED = {
     "--postpone": "it is called --defer now",
     "--pr": "it is called --for-upstream now",
     "docs": "it is called `patchctl lock --pages` now",
+    "env": "it is called `patchctl recipe env` now",
     "labels": "it is called `patchctl status --labels` now",
 }
 

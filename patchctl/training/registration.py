@@ -12,7 +12,6 @@ EXTENSION = Extension(
             "List, show, compare and print recipes: what a profile is trained with.",
             f"{_TRAINING}.verbs.recipe:command",
         ),
-        "env": ("Print the environment variables of a recipe.", f"{_TRAINING}.verbs.env:command"),
         "preflight": (
             "Say whether a machine can run a recipe, before hours are spent.",
             f"{_TRAINING}.verbs.preflight:command",

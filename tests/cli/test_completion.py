@@ -86,7 +86,7 @@ def test_upstreams_features_and_choices_are_completed(environment: dict[str, str
 
 
 def test_recipes_are_completed(environment: dict[str, str]) -> None:
-    assert protocol(environment, "bash", ["patchctl", "env", "-p", "full", "-r", "q"], 5) == "plain,quiet\n"
+    assert protocol(environment, "bash", ["patchctl", "recipe", "env", "-p", "full", "q"], 5) == "plain,quiet\n"
     assert protocol(environment, "bash", ["patchctl", "recipe", "show", "full/l"], 3) == "plain,full/loud\n"
     assert protocol(environment, "bash", ["patchctl", "recipe", "sh"], 2) == "plain,show\n"
 

@@ -107,7 +107,7 @@ PARSED = {
     r".*\b(?:garden|harbour|weather)\b": "is of the example: test_example.py",
 }
 # They read, and are about what the twin has not: all features, and training.
-ON_THE_REAL_ONE = ("list", "show", "recipe", "env", "requirements", "preflight")
+ON_THE_REAL_ONE = ("list", "show", "recipe", "requirements", "preflight")
 READS = ("doctor", "status", "verify", "identify", "blame", "drift", "completion")
 FINE = (0, 1, 10, 20)  # done, findings, and what `drift` and `rebase` say of patches
 
@@ -385,7 +385,7 @@ def test_examples_of_the_help_are_among_them() -> None:
     for start in (
         "patchctl cluster verify",
         "patchctl recipe command",
-        "patchctl env",
+        "patchctl recipe env",
         "patchctl preflight",
         "train.sh",
         "ray_cluster.sh worker",

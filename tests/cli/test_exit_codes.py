@@ -63,6 +63,7 @@ RENAMED = {
     "rebase --postpone --reason later": "--defer",
     "export greeter --pr loud": "--for-upstream",
     "docs --check": "`patchctl lock --pages`",
+    "env -p full -r quiet": "`patchctl recipe env`",
     "labels": "`patchctl status --labels`",
 }
 

@@ -142,9 +142,9 @@ def test_the_verbs_of_recipes(tmp_path: Path) -> None:
     assert checked(made, "recipe.show", "full/loud", "--nodes", "3", code=1)["broken"]
     assert checked(made, "recipe.command", "full/loud")["overrides"]
     assert checked(made, "recipe.diff", "full/quiet", "full/loud")["differences"]
-    assert checked(made, "env", "--recipe", "full/loud")["environment"]
+    assert checked(made, "recipe.env", "full/loud")["environment"]
     assert checked(made, "report", "--out", str(tmp_path / "report.html"))["recipes"]
-    checked(made, "env", "--recipe", "full/laud", code=2)
+    checked(made, "recipe.env", "full/laud", code=2)
 
 
 def test_bundles(made: Made, tmp_path: Path) -> None:
