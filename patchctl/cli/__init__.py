@@ -50,7 +50,6 @@ VERBS = {
     "report": "Write one page of all that there is, to be read in a browser.",
     "cluster": "Say what every node of a Ray cluster holds, name the odd one, and apply to all.",
     "doctor": "Say what this machine lacks.",
-    "completion": "Print the completion script of a shell.",
 }
 
 
@@ -92,6 +91,7 @@ _RENAMED = {
     "--via": "it is called --through now",
     "--postpone": "it is called --defer now",
     "--pr": "it is called --for-upstream now",
+    "completion": "`_PATCHCTL_COMPLETE=bash_source patchctl` prints the script now; zsh_source and fish_source those of the others",
     "docs": "it is called `patchctl lock --pages` now",
     "env": "it is called `patchctl recipe env` now",
     "labels": "it is called `patchctl status --labels` now",

@@ -108,7 +108,7 @@ PARSED = {
 }
 # They read, and are about what the twin has not: all features, and training.
 ON_THE_REAL_ONE = ("list", "show", "recipe", "requirements", "preflight")
-READS = ("doctor", "status", "verify", "identify", "blame", "drift", "completion")
+READS = ("doctor", "status", "verify", "identify", "blame", "drift")
 FINE = (0, 1, 10, 20)  # done, findings, and what `drift` and `rebase` say of patches
 
 
