@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -15,7 +16,9 @@ import pytest
 from distribution import REPO, Made, git
 from on_disk import Workspace, command, copy_of, environment
 
+from patchctl import errors
 from patchctl.cli import verbs
+from patchctl.errors import PatchctlError
 
 
 @pytest.mark.parametrize("verb", ["", *verbs()])
@@ -28,6 +31,20 @@ def test_help(verb: str, tmp_path: Path) -> None:
     assert done.stdout.startswith("Usage: patchctl") and done.stderr == ""
     assert "\x1b" not in done.stdout
     assert list(tmp_path.iterdir()) == []
+
+
+def test_the_help_lists_each_verb_in_one_line_below_a_heading(small: Made) -> None:
+    shown = small.good("--help", env={"COLUMNS": "80"}).partition("Apply and inspect:")[2].splitlines()
+    named = [line.split(maxsplit=1) for line in shown if line.startswith("  ")]
+    assert dict(named) == verbs()
+    headings = ["Deploy:", "Maintain patches:", "Tool:", "Train:"]
+    assert [line for line in shown if line and not line.startswith(" ")] == headings
+
+
+def test_the_help_names_every_code_of_an_error(small: Made) -> None:
+    shown = " ".join(small.good("--help").partition("Exit codes:")[2].partition("Options:")[0].split())
+    kinds = [one for one in vars(errors).values() if isinstance(one, type) and issubclass(one, PatchctlError)]
+    assert {kind.code for kind in kinds} == {int(code) for code in re.findall(r"(\d+) \w", shown)} - {0, 1, 130}
 
 
 USAGE: dict[str, list[str]] = {
