@@ -312,7 +312,7 @@ def recipes_in(command: str) -> list[str]:
     train = re.search(r"train\.sh (\S+) ([a-z]\S*)", text)
     named = [f"{profile[1]}/{recipe[1]}"] if profile and recipe else []
     named += [f"{train[1]}/{train[2]}"] if train else []
-    named += re.findall(r"recipe (?:show|command|diff) (\S+/\S+)", text)
+    named += re.findall(r"recipe (?:show|command|env|diff) (\S+/\S+)", text)
     return [n for n in named if not PLACEHOLDERS & set(n.split("/"))]
 
 
@@ -343,7 +343,7 @@ def run_of(command: str, release: str | None) -> tuple[str, Given] | None:
     profile = option.get("--profile", option.get("-p", ""))
     named = recipe if "/" in recipe else f"{profile}/{recipe}"
     train = re.search(r"train\.sh (\S+) ([a-z]\S*)", command)
-    shown = re.search(r"recipe (?:show|command) (\S+/\S+)", command)
+    shown = re.search(r"recipe (?:show|command|env) (\S+/\S+)", command)
     title = f"{train[1]}/{train[2]}" if train else shown[1] if shown else named
     after = [given[i + 1] for i, o in enumerate(given[:-1]) if o == "--release"]
     title += "".join(f"@{word}" for word in after if "=" not in word)

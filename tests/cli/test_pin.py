@@ -188,7 +188,7 @@ def test_an_unknown_revision_names_every_place_and_what_is_like_it(made: Made) -
     goes_on(made, {"README.md": "again\n"})
     error = pin(made, "greeter", "v1.1rc3", code=3)["error"]
     (tried,) = error["tried"]
-    assert "it has v1.1rc2" in tried["reason"] and "--commit" in error["hint"]
+    assert "similar: v1.1rc2" in tried["reason"] and "--commit" in error["hint"]
 
 
 def test_without_a_repository_the_user_says_the_commit(made: Made) -> None:
