@@ -148,18 +148,18 @@ test-slow: trees  ## [weekly] behaviour tests that take minutes: more processes,
 	$(WITH_TORCH) $(PYTEST) patches tests/behaviour tests/scripts tests/cluster -m slow --slow --trees=$(TREES)/patched
 
 # Every shipped recipe, shrunk, through verl's own entry module; what is on record for these trees and settings does not run again;
-# AGAIN=1 runs all anew. ONLY="qwen3-8b/grpo ..."; SIZE="tp=1 cp=1" for fewer ranks; COMPARE=off,one-rank,minus-one,pairs holds further runs against each recipe's own.
+# RERUN=1 runs all anew. ONLY="qwen3-8b/grpo ..."; SIZE="tp=1 cp=1" for fewer ranks; COMPARE=off,one-rank,minus-one,pairs holds further runs against each recipe's own.
 test-recipes: trees  ## [by hand] each recipe on CPUs with all its switches: two steps, an update, a checkpoint and its load; hours; COMPARE=off,...
 	$(WITH_TORCH) \
 	$(RUN) tests/recipes/run.py --release $(RELEASE) --trees=$(TREES)/patched --out build/recipes-$(RELEASE) --records $(EVIDENCE)/recipes-$(RELEASE) --table $(EVIDENCE)/recipes-$(RELEASE).md $(if $(ONLY),--only $(ONLY)) \
-	  $(if $(COMPARE),--compare $(COMPARE)) $(if $(SIZE),--size $(SIZE)) $(if $(AGAIN),--again)
+	  $(if $(COMPARE),--compare $(COMPARE)) $(if $(SIZE),--size $(SIZE)) $(if $(RERUN),--rerun)$(if $(AGAIN),$(error AGAIN is called RERUN now))
 
 # One whose trees the package index has: FSDP on four ranks, two engines of two.
 test-recipes-share: COMPARE ?= off
 test-recipes-share: trees  ## [all] one of them on four ranks, with its switches and, but for .ci/run, without
 	@$(TORCH_PYTHON) || { echo "recipes skipped: no CPU torch"; exit 0; }; \
 	export PATCHCTL_TORCH_PYTHON; \
-	$(RUN) tests/recipes/run.py --release $(RELEASE) --trees=$(TREES)/patched --out build/recipes-share --only qwen3-8b/grpo --again$(if $(COMPARE), --compare $(COMPARE))
+	$(RUN) tests/recipes/run.py --release $(RELEASE) --trees=$(TREES)/patched --out build/recipes-share --only qwen3-8b/grpo --rerun$(if $(COMPARE), --compare $(COMPARE))
 
 test-suites: trees  ## [all] upstream's own suites that source distributions carry, unpatched against patched; what is on record for the unpatched is not run again
 	@$(TORCH_PYTHON) || { echo "upstream's suites skipped: no CPU torch"; exit 0; }; \
@@ -225,7 +225,7 @@ bench-patches: trees  ## what patches gain, as far as a CPU can tell: a simulati
 	$(RUN) benchmarks/bench_drafts_from_others.py --trees=$(TREES)/patched $(if $(ARCTIC),--arctic $(ARCTIC)) --out docs/benchmarks.md
 
 docs: $(VENV)/.ready  ## generated pages, tables, JSON schemas
-	$(PATCHCTL) docs
+	$(PATCHCTL) lock --pages
 	$(RUN) scripts/log/metrics.py
 	$(RUN) tests/recipes/records.py
 

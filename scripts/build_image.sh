@@ -12,15 +12,15 @@ usage() {
   cat <<'TEXT'
 Usage: scripts/build_image.sh [OPTIONS] [-- OPTIONS OF THE BUILD]
 
-Builds Dockerfile.into (--into) or Dockerfile for a profile with docker, podman or buildah, then asks the image what it
-holds (`patchctl labels`) and labels it with that, and with where it came from: revision, base and its digest.
+Builds Dockerfile.into (--in-place) or Dockerfile for a profile with docker, podman or buildah, then asks the image what it
+holds (`patchctl status --labels`) and labels it with that, and with where it came from: revision, base and its digest.
 
   -p, --profile NAME   the profile [default: qwen3-235b]
   -s, --release NAME       the release to take it on, whose base is then the default [default: PATCHCTL_RELEASE, else the first of those
                        in the Dockerfile on which the profile stands: the newest on which it is proven]
   -t, --tag IMAGE      the image's name [default: patchctl:PROFILE]
   -b, --base IMAGE     BASE_IMAGE, by tag or NAME@sha256:DIGEST [default: what the Dockerfile says]
-      --into [NAME=DIR]
+      --in-place [NAME=DIR]
                        Dockerfile.into: the base holds trees, which are patched where they are. They are found by
                        what the base's Python imports; NAME=DIR says where one is, NAME= leaves the base's alone
                        and installs a fetched one. Repeatable
@@ -49,10 +49,11 @@ main() {
   while [[ $# -gt 0 ]]; do
     case $1 in
       -h | --help) usage && exit 0 ;;
-      --into)
+      --in-place)
         file=Dockerfile.into
         if [[ ${2-} =~ ^[A-Za-z0-9._-]+= ]]; then into+=("$2") && shift; fi
         ;;
+      --into) wrong_use "unknown option --into" "it is called --in-place now" ;;
       --no-runtime) arguments+=(--build-arg RUNTIME=no) ;;
       --compilers) arguments+=(--build-arg COMPILERS=yes) ;;
       --native) arguments+=(--build-arg NATIVE=yes) ;;
@@ -105,7 +106,7 @@ main() {
   export DOCKER_BUILDKIT=1
   "$tool" build -f "$file" -t "$tag-unlabelled" "${arguments[@]}" "$@" .
   label "$tool" "$tag" "$base"
-  say "$tag: built with $tool, labelled as \`patchctl labels\` says in it"
+  say "$tag: built with $tool, labelled as \`patchctl status --labels\` says in it"
 }
 
 # release_of PROFILE: the newest release on which the profile stands. patchctl, which need not be here, takes it on the same one, as a
@@ -184,11 +185,11 @@ label() {
   if [[ ${tool##*/} == buildah ]]; then
     # Asked in a container of its own: what a run leaves behind is not for the image.
     container=$("$tool" from --pull-never "$tag-unlabelled")
-    found=$("$tool" run "$container" -- patchctl labels) || { "$tool" rm "$container" >/dev/null && exit 1; }
+    found=$("$tool" run "$container" -- patchctl status --labels) || { "$tool" rm "$container" >/dev/null && exit 1; }
     "$tool" rm "$container" >/dev/null
   else
     # Not through the entry point: CANN's scripts print.
-    found=$("$tool" run --rm --entrypoint patchctl "$tag-unlabelled" labels)
+    found=$("$tool" run --rm --entrypoint patchctl "$tag-unlabelled" status --labels)
   fi
   found+=$'\n'$(origin "$tool" "$base" "$(sed -n 's/^patchctl.version=//p' <<<"$found")")
   while IFS= read -r line; do labels+=(--label "$line"); done <<<"$found"

@@ -91,7 +91,7 @@ npus() {
   done | sort -V
 }
 
-# load_environment TEXT: evals what `patchctl env` printed. A path that nobody has set ends the script by its name.
+# load_environment TEXT: evals what `patchctl recipe env` printed. A path that nobody has set ends the script by its name.
 load_environment() {
   local missing
   if ! missing=$( (eval "$1") 2>&1); then

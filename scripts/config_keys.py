@@ -2,7 +2,7 @@
 """Lists the keys of verl's Hydra configurations, as a tree composes them: manifests/keys/<upstream>/<stack>.tsv.
 
 Usage: config_keys.py TREE [--out FILE | --check FILE]. TREE is verl's, patched, up to v0.6 with recipe/ (from git); the interpreter
-needs hydra, and what verl's configuration classes import (a CPU torch). `patchctl recipe` and `patchctl env` refuse an
+needs hydra, and what verl's configuration classes import (a CPU torch). `patchctl recipe` refuses an
 override that the list does not have, so that a typing error is told before a cluster waits for it, and without the tree.
 `make config-keys` writes it again; tests/behaviour/test_recipes.py compares it with the composition.
 

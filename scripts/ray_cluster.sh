@@ -23,9 +23,9 @@ head starts the first node of a Ray cluster and waits for N nodes; worker waits 
 nodes are there, and waits with --wait; stop ends what this script started on this machine, and nothing else.
 
 The environment comes first: Ray's workers inherit that of `ray start`, and a variable that is set later reaches none.
-  -p, --profile P, -r, --recipe R   load `patchctl env` of this recipe
-      --path NAME=PATH, --size NAME=N, --release NAME|KEY=VALUE   passed to `patchctl env`; repeatable
-      --env-file F           source F instead: what `patchctl env` printed elsewhere
+  -p, --profile P, -r, --recipe R   load `patchctl recipe env` of this recipe
+      --path NAME=PATH, --size NAME=N, --release NAME|KEY=VALUE   passed to `patchctl recipe env`; repeatable
+      --env-file F           source F instead: what `patchctl recipe env` printed elsewhere
       --no-env               leave the environment as it is
       --workspace D          put the trees of D on PYTHONPATH; not needed where they are installed
       --cann D               CANN's folder; its set_env.sh is sourced unless it is already [default: /usr/local/Ascend]
@@ -151,7 +151,7 @@ environment_text() {
   local nodes=()
   if [[ -n $RECIPE ]]; then
     [[ -z $NODES ]] || nodes=(--nodes "$NODES")
-    patchctl env ${PROFILE:+--profile "$PROFILE"} --recipe "$RECIPE" "${nodes[@]}" "${ASKED[@]}"
+    patchctl recipe env ${PROFILE:+--profile "$PROFILE"} "${nodes[@]}" "$RECIPE" "${ASKED[@]}"
   elif [[ -n $ENV_FILE ]]; then
     [[ -r $ENV_FILE ]] || wrong_use "--env-file $ENV_FILE: no such file"
     cat -- "$ENV_FILE"

@@ -75,7 +75,7 @@ read_recipe() {
   whole --wait "$WAIT"
   [[ -z $NODES ]] || { whole --nodes "$NODES" && ASKED+=(--nodes "$NODES"); }
   COMMAND=$(patchctl recipe command --profile "$PROFILE" "$RECIPE" "${ASKED[@]}")
-  ENVIRONMENT=$(patchctl env --profile "$PROFILE" --recipe "$RECIPE" "${ASKED[@]}")
+  ENVIRONMENT=$(patchctl recipe env --profile "$PROFILE" "$RECIPE" "${ASKED[@]}")
   NODES=$(override trainer.nnodes) DEVICES=$(override trainer.n_gpus_per_node)
   WORKSPACE=$(realpath -m -- "$WORKSPACE")
   # shellcheck disable=SC2016

@@ -72,7 +72,7 @@ _OTHERS = (
     LintRule("unidiff-counts", "distribution", "unidiff counts the same added and removed lines as our parser",
          "two readings of one patch: one of them is wrong"),
     LintRule("schema-stale", "distribution", "manifests/schema is as generated", "editors would complete what is refused"),
-    LintRule("page-stale", "distribution", "the generated pages and tables are as `patchctl docs` writes them",
+    LintRule("page-stale", "distribution", "the generated pages and tables are as `patchctl lock` writes them",
          "documentation would speak of other patches"),
     LintRule("applies", "source", "every patch applies exactly, and gives what its `index` lines promise",
          "the stack cannot be built"),

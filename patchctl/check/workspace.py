@@ -153,7 +153,7 @@ class _TreeCheck:
     def files(self) -> Iterator[Finding]:
         """Every file, read and hashed, those that the stack deletes included.
 
-        In an `--into` folder other modes and missing files are no difference (a wheel has neither modes nor tests), but for
+        In an `--in-place` folder other modes and missing files are no difference (a wheel has neither modes nor tests), but for
         files that the stack changes.
         """
         tree, on_disk = self.tree, TreeFiles(self.tree.folder)
@@ -186,7 +186,7 @@ class _TreeCheck:
         known = {os.fsencode(p) for p in self.state.generated}
         for path, module in shadows(self.tree.folder, self.tip, known):
             yield path, self.not_ours(path, f"and Python imports it in place of {os.fsdecode(module)}")
-        # The folder of an --into checkout is its owner's, and an installed package lies beside all others.
+        # The folder of an --in-place checkout is its owner's, and an installed package lies beside all others.
         for path in additions(self.tree.folder, self.tip, known) if self.state.kind == "managed" else ():
             yield path, self.not_ours(path, "and Python can import it")
 
@@ -326,7 +326,7 @@ class _Expectation:
     def generated(self) -> Iterator[Finding]:
         """What the manifest declares against what the state says was written.
 
-        In an `--into` checkout a file that upstream's build had made before is the owner's: apply left it, and it is not
+        In an `--in-place` checkout a file that upstream's build had made before is the owner's: apply left it, and it is not
         in the state.
         """
         for file in self.stack.generated:

@@ -22,54 +22,73 @@ from patchctl.cli.app import App
 from patchctl.errors import CLOSED_PIPE, INTERRUPTED, Ended, MachineFailed, PatchctlError, WrongUse
 from patchctl.terminal.progress import progress_of_run
 
-# The help of the group is printed from here, so that `patchctl --help` imports no verb. Extensions have verbs of their own.
-VERBS = {
-    "fetch": "Bring every pinned source of a profile into the cache and prove it.",
-    "apply": "Build every stack of a profile and put the patched trees into a workspace.",
-    "bundle": "Carry a profile to machines without a network: one file, made, checked, shown, unpacked.",
-    "install": "Put the patched trees of a workspace into a Python environment.",
-    "revert": "Take a workspace back to the unpatched base, byte for byte.",
-    "repair": "Make a clean base of a workspace that was interrupted or damaged, and lose nothing.",
-    "status": "Say what a workspace holds: profile, pins, patches, edits, and what Python imports.",
-    "verify": "Check the distribution, or with --workspace the trees on disk.",
-    "labels": "Print what a workspace holds, as labels of an image.",
-    "lock": "Write all that is generated from patches: locks, pages, tables. Or check it.",
-    "requirements": "Print what a profile runs on, as pip reads it: versions and digests.",
-    "pin": "Write a new stack of an upstream at another revision, without patches yet.",
-    "rebase": "Bring the patches of a stack to another revision, one at a time.",
-    "bump": "Make a new release from an older one: rebase, lock, prove, write it.",
-    "new": "Begin a patch: header, test, probe and mutation, to be filled in.",
-    "edit": "Open a stack as commits in a work tree, to change it with git.",
-    "export": "Write the commits of a work tree back to patch files.",
-    "import": "Bring foreign patches into a stack: mails, an mbox, a folder of patch files.",
-    "prove": "Prove features: tests red without the patch, green with it, red on each mutation.",
-    "outdated": "Say which upstreams have something newer than the pins, and what it would take.",
-    "drift": "Say how patches fare on other releases, and what differs in a workspace.",
-    "blame": "Tell whose a line is, upstream's or a patch's, also for a whole traceback.",
-    "bisect": "Find the patch of a profile that breaks a command.",
-    "identify": "Tell which pin a folder of sources is, by its content.",
-    "list": "List profiles, stacks and patches.",
-    "show": "Show one patch: header, files, switch, tests, upstream status.",
-    "report": "Write one page of all that there is, to be read in a browser.",
-    "docs": "Write the generated pages and tables alone, or check them.",
-    "cluster": "Say what every node of a Ray cluster holds, name the odd one, and apply to all.",
-    "doctor": "Say what this machine lacks.",
-    "completion": "Print the completion script of a shell.",
+# The help of the group is printed from here, so that `patchctl --help` imports no verb: a heading, and below it each verb
+# in what fits beside its name in 80 columns.
+_GROUPS = {
+    "Apply and inspect": {
+        "apply": "Build a profile's stacks and write the patched trees.",
+        "revert": "Restore the unpatched base, byte for byte.",
+        "repair": "Restore a clean base after a crash or damage; lose nothing.",
+        "status": "Show a workspace's profile, pins, patches and local edits.",
+        "verify": "Check the distribution, or with --workspace trees on disk.",
+        "list": "List profiles, stacks, patches and releases.",
+        "show": "Show a patch: header, files, switch, tests, upstream status.",
+        "report": "Write one HTML page about the whole distribution.",
+        "identify": "Find by content which pin a source folder is.",
+        "blame": "Tell whether upstream or a patch wrote a line or traceback.",
+        "bisect": "Find the patch of a profile that breaks a command.",
+    },
+    "Deploy": {
+        "fetch": "Download and verify a profile's pinned sources.",
+        "bundle": "Carry a profile to machines without a network, in one file.",
+        "install": "Install patched trees into a Python environment.",
+        "requirements": "Print a profile's locked dependencies as pip reads them.",
+        "cluster": "Check every node of a Ray cluster, or apply to all of them.",
+    },
+    "Maintain patches": {
+        "new": "Start a patch: header, test, probe and mutation to fill in.",
+        "edit": "Open a stack as commits in a work tree.",
+        "export": "Write the commits of a work tree back to patch files.",
+        "import": "Import mails, an mbox or a folder of patch files.",
+        "lock": "Write locks, pages and tables from patches, or check them.",
+        "prove": "Run tests that fail without a patch and pass with it.",
+        "outdated": "Show what upstreams have that is newer than the pins.",
+        "bump": "Make a new release: move stacks, lock and prove them.",
+        "pin": "Create a stack at another revision, without patches yet.",
+        "rebase": "Move a stack's patches to another upstream revision.",
+        "drift": "Show how patches fare on newer releases, or local changes.",
+    },
+    "Tool": {
+        "doctor": "Check what this machine lacks.",
+    },
 }
+VERBS = {name: text for below in _GROUPS.values() for name, text in below.items()}
 
 
 def verbs() -> dict[str, str]:
-    """Every verb with its help, those of extensions last."""
-    return VERBS | {name: text for name, (text, _) in _of_extensions().items()}
+    """Every verb with its help, as `--help` shows them."""
+    return {name: text for below in _headings().values() for name, text in below.items()}
 
 
-def _of_extensions() -> dict[str, tuple[str, str]]:
-    found: dict[str, tuple[str, str]] = {}
-    for name, verb in (item for other in extension.registered() for item in other.verbs.items()):
-        if name in VERBS or name in found:
-            what = f"the extension {extension.distribution_of(verb[1])} adds the verb {name}, which is there already"
-            raise WrongUse(what, hint="take one of the two away")
-        found[name] = verb
+def _headings() -> dict[str, dict[str, str]]:
+    """Verbs by heading, those of extensions included."""
+    found = {heading: {**below} for heading, below in _GROUPS.items()}
+    for name, (heading, text, _) in _of_extensions().items():
+        found.setdefault(heading, {})[name] = text
+    return found
+
+
+def _of_extensions() -> dict[str, tuple[str, str, str]]:
+    """Heading, help and command by the name of the verb. Raises WrongUse where two add one name."""
+    found: dict[str, tuple[str, str, str]] = {}
+    for one in extension.registered():
+        for name, (text, command) in one.verbs.items():
+            if name in VERBS or name in found:
+                what = (
+                    f"the extension {extension.distribution_of(command)} adds the verb {name}, which is there already"
+                )
+                raise WrongUse(what, hint="take one of the two away")
+            found[name] = one.heading, text, command
     return found
 
 
@@ -85,8 +104,22 @@ def _telling_closed_pipes() -> Iterator[None]:
         raise _ReaderGone from error
 
 
-# Options that have another name now, with the words that do the same.
-_RENAMED = {"--set": "--release NAME names a release; an override is KEY=VALUE without an option"}
+# Options and verbs that have another name now, and what to say to those who use the old one.
+_RENAMED = {
+    "--set": "--release NAME names a release; an override is KEY=VALUE without an option",
+    "--into": "it is called --in-place now",
+    "--into-python": "it is called --site-packages now",
+    "--again": "it is called --rerun now",
+    "--part": "it is called --only now",
+    "--since": "it is called --baseline now",
+    "--via": "it is called --through now",
+    "--postpone": "it is called --defer now",
+    "--pr": "it is called --for-upstream now",
+    "completion": "`_PATCHCTL_COMPLETE=bash_source patchctl` prints the script now; zsh_source and fish_source those of the others",
+    "docs": "it is called `patchctl lock --pages` now",
+    "env": "it is called `patchctl recipe env` now",
+    "labels": "it is called `patchctl status --labels` now",
+}
 
 
 class VerbGroup(click.Group):
@@ -106,13 +139,17 @@ class VerbGroup(click.Group):
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
         more = {} if name in VERBS else _of_extensions()
         if name not in VERBS and name not in more:
+            if name in _RENAMED and not ctx.resilient_parsing:
+                raise WrongUse(f"No such command '{name}'.", hint=_RENAMED[name])
             return None
-        command: click.Command = extension.load(more[name][1] if name in more else f"patchctl.cli.{name}_verb:command")
+        command: click.Command = extension.load(more[name][-1] if name in more else f"patchctl.cli.{name}_verb:command")
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl(list(verbs().items()))
+        width = max(map(len, verbs()))
+        for heading, below in _headings().items():
+            with formatter.section(heading):
+                formatter.write_dl([(f"{name:<{width}}", text) for name, text in below.items()])
 
 
 @click.group(cls=VerbGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
@@ -144,7 +181,8 @@ def cli(ctx: click.Context, root: Path | None, cache: Path | None, color: str) -
     it back. A first run: patchctl apply --profile qwen3-235b
 
     Exit codes: 0 done, 1 findings, 2 wrong use, manifest or patch file, 3 source unavailable or not what was pinned,
-    4 a patch does not apply, 5 local edits in the way, 6 workspace busy, 70 a fault of patchctl, 130 interrupted.
+    4 a patch does not apply, 5 local edits in the way, 6 workspace busy, 7 the machine failed, not the command (disk
+    full, I/O error, git killed, no memory), 70 a fault of patchctl, 130 interrupted.
     """
     shown = ctx.obj
     if shown is not None:

@@ -21,14 +21,13 @@ if TYPE_CHECKING:
 @workspace_option
 @source_or_bundle_options
 @click.option(
-    "--into",
-    "into",
+    "--in-place",
     multiple=True,
     metavar="NAME=DIR",
     help="Patch this checkout, site-packages or package where it is, not a tree in the workspace. Repeatable.",
 )
 @click.option(
-    "--into-python",
+    "--site-packages",
     metavar="PY",
     help="The same for every package of the profile that this interpreter imports, wherever it finds them.",
 )
@@ -50,8 +49,8 @@ def command(
     profile: str,
     workspace: Path,
     sources: Sources,
-    into: tuple[str, ...],
-    into_python: str | None,
+    in_place: tuple[str, ...],
+    site_packages: str | None,
     without: tuple[str, ...],
     skip_unavailable: bool,
     stash: bool,
@@ -64,7 +63,7 @@ def command(
     none. Applying again changes nothing; applying another profile switches. A run that was killed is finished by the
     next one.
 
-    Packages that pip or uv installed are patched in site-packages with --into-python PY (or --into NAME=DIR): their
+    Packages that pip or uv installed are patched in site-packages with --site-packages PY (or --in-place NAME=DIR): their
     RECORD stays true, and patches of files that the package does not have are left out and listed.
 
     With --bundle FILE nothing else is needed: no distribution, no cache and no network.
@@ -76,7 +75,7 @@ def command(
 
     dist = sources.distribution
     workspace = workspace.absolute()
-    folders = _folders(dist, dist.profile(profile), into, into_python, workspace)
+    folders = _folders(dist, dist.profile(profile), in_place, site_packages, workspace)
     own = [f"{name}={folder.absolute()}" for name, folder in folders.items() if (folder / ".git").exists()]
     options = sources.options(own)
     progress = app.progress(as_json)
@@ -100,15 +99,15 @@ def command(
 
 
 def _folders(
-    dist: Distribution, profile: Profile, into: tuple[str, ...], python: str | None, workspace: Path
+    dist: Distribution, profile: Profile, in_place: tuple[str, ...], python: str | None, workspace: Path
 ) -> dict[str, Path]:
-    """What is patched where it is, by upstream: what --into names, and what the interpreter of --into-python imports."""
+    """The folders to patch in place, by upstream: those of --in-place, and those that the interpreter of --site-packages imports."""
     from patchctl.workspace.current import imported_folders, top_of
 
     folders = {}
-    for name, folder in (split_pair(i, "--into") for i in into):
+    for name, folder in (split_pair(i, "--in-place") for i in in_place):
         if name not in profile.stacks:
-            what = f"--into {name}: the profile {profile.name} has no stack for it"
+            what = f"--in-place {name}: the profile {profile.name} has no stack for it"
             raise WrongUse(what, hint=f"it has {', '.join(profile.stacks)}")
         folders[name] = top_of(Path(folder), dist.upstream(name))
     if python is not None:

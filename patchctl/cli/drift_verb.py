@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 )
 @click.option("--matrix", is_flag=True, help="Every newer release, where --against names none.")
 @click.option(
-    "--since",
+    "--baseline",
     type=click.Path(path_type=Path, dir_okay=False),
     metavar="FILE",
     help="Compare with what an earlier `drift --json` printed, and name new releases; exit code 1 when something newly"
@@ -69,7 +69,7 @@ def command(
     stacks: tuple[str, ...],
     against: tuple[str, ...],
     matrix: bool,
-    since: Path | None,
+    baseline: Path | None,
     plan: Path | None,
     prove: bool,
     skip_unavailable: bool,
@@ -88,7 +88,7 @@ def command(
     stack, or with --prove by this run, 20 when somebody has to work; of a workspace 1 when something differs.
     """
     if workspace is not None:
-        if stacks or against or matrix or prove or since is not None or plan is not None:
+        if stacks or against or matrix or prove or baseline is not None or plan is not None:
             raise WrongUse("--workspace is for the trees of a workspace alone")
         return _workspace(app, workspace.absolute(), output)
     from patchctl.cli.prove_verb import check_provable
@@ -103,7 +103,7 @@ def command(
     meant = {f"{s.upstream}/{s.name}": s for name in stacks for s in _meant(dist, name, one=plan is not None)}
     chosen = list(meant.values()) if stacks else [s for s in dist.stacks.values() if dist.of_named_release(s)]
     named = _named(app, against, chosen, matrix=matrix)
-    earlier = Earlier(since) if since is not None else None
+    earlier = Earlier(baseline) if baseline is not None else None
     if plan is not None:
         check_place(plan)
     if prove:

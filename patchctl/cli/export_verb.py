@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     help="Write plain patches for `git am` into DIR, carried files inside, instead.",
 )
 @click.option(
-    "--pr",
+    "--for-upstream",
     metavar="FEATURE",
     help="With --mbox: this feature alone, as upstream could take it, after what it requires.",
 )
@@ -56,7 +56,7 @@ def command(
     folder: Path | None,
     check: bool,
     mbox: Path | None,
-    pr: str | None,
+    for_upstream: str | None,
     sources: Sources,
     as_json: bool,
 ) -> int:
@@ -65,14 +65,14 @@ def command(
     What nobody changed stays as it is, byte for byte, on every machine. --check without a work tree builds the stack,
     turns its commits back into files, and compares. --mbox gives the way out for those without patchctl: `git am
     --committer-date-is-author-date` with the committer patchctl <patchctl@localhost> makes the same commit ids of them.
-    --pr FEATURE writes that feature alone, with a mail for each that it requires before it, carried files at their places and
+    --for-upstream FEATURE writes that feature alone, with a mail for each that it requires before it, carried files at their places and
     our trailers left out; LEFT-OUT.txt says what upstream will ask for beside that.
     """
     options = sources.options()
-    if pr is not None:
+    if for_upstream is not None:
         if mbox is None:
-            raise WrongUse("--pr FEATURE writes mails", hint="name their folder with --mbox DIR")
-        return _pr(app, find_stack(app.distribution, name), pr, mbox, options, as_json)
+            raise WrongUse("--for-upstream FEATURE writes mails", hint="name their folder with --mbox DIR")
+        return _for_upstream(app, find_stack(app.distribution, name), for_upstream, mbox, options, as_json)
     if mbox is not None:
         return _mbox(app, find_stack(app.distribution, name), mbox, options, as_json)
     with nullcontext(app.distribution) if check else app.writing() as dist:
@@ -199,7 +199,7 @@ def _from_memory(app: App, stack: Stack, patches: list[StackPatch], options: Sou
         return _from_tree(folder, stack, patches)
 
 
-def _pr(app: App, stack: Stack, feature: str, target: Path, options: SourceOptions, as_json: bool) -> int:
+def _for_upstream(app: App, stack: Stack, feature: str, target: Path, options: SourceOptions, as_json: bool) -> int:
     from patchctl.catalog.evidence import tests_of
     from patchctl.report.stacks import ExportOutput
     from patchctl.stack.export import for_upstream

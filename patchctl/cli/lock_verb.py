@@ -10,7 +10,7 @@ import click
 
 from patchctl.cli.app import App, complete_upstream, json_option
 from patchctl.cli.sources import Sources, source_options
-from patchctl.errors import DONE, FINDINGS, SourceUnavailable
+from patchctl.errors import DONE, FINDINGS, SourceUnavailable, WrongUse
 from patchctl.terminal.style import Style
 
 if TYPE_CHECKING:
@@ -27,6 +27,11 @@ if TYPE_CHECKING:
 @click.option(
     "--requirements", is_flag=True, help="Of what profiles run on, instead: uv resolves it with a package index."
 )
+@click.option(
+    "--pages",
+    is_flag=True,
+    help="Of pages, tables and schemas alone, which need no source; also where none are kept yet.",
+)
 @click.option("--upstream", metavar="NAME", shell_complete=complete_upstream, help="Only the locks of this upstream.")
 @click.option(
     "--skip-unavailable", is_flag=True, help="With --check: exit 0 although a stack had no form that could be checked."
@@ -38,6 +43,7 @@ def command(
     app: App,
     check: bool,
     requirements: bool,
+    pages: bool,
     upstream: str | None,
     skip_unavailable: bool,
     sources: Sources,
@@ -45,8 +51,10 @@ def command(
 ) -> int:
     """Write all that is generated from patches, or with --check fail, and name each file that would differ.
 
-    That is the lock of every stack, and then the pages, tables and schemas of `patchctl docs`, where docs/patches/ is kept.
-    Running it again changes nothing.
+    That is the lock of every stack, and then, where docs/patches/ is kept, the pages, tables and schemas: under
+    docs/patches/ a page a patch, a table a stack and their index; docs/practice/switches.md, from practice.yaml;
+    docs/lint-rules.md, docs/json.md, docs/schema/ and manifests/schema/ where they are kept. No page is written while a
+    patch cannot be read. Running it again changes nothing.
 
     The lock holds the digest of every patch, the blobs before and after each of them, and the resulting commits and
     trees for each form of the source. A form that cannot be had keeps its record while pin and patches are the same, and
@@ -63,17 +71,19 @@ def command(
     from patchctl.report.generated import LockOutput
 
     dist = app.distribution
+    if pages and (requirements or upstream):
+        raise WrongUse("--pages is for pages alone", hint="leave --requirements and --upstream out")
     if requirements:
         return _requirements(app, sources.options(), as_json, check=check)
     if upstream is not None:
         dist.upstream(upstream)
     options = sources.options()
-    chosen = [stack for (name, _), stack in sorted(dist.stacks.items()) if upstream in (None, name)]
+    chosen = [] if pages else [s for (name, _), s in sorted(dist.stacks.items()) if upstream in (None, name)]
     rows = [lock_stack(dist, stack, options, app.progress(as_json), check=check) for stack in chosen]
-    pages = write_documents(dist, output_pages(dist.root), check=check, strict=False)
-    data = LockOutput(check, rows, (), pages.written, pages.removed, pages.report.sorted())
-    app.emit("lock", data, lambda style: _text(rows, pages, check, style), as_json)
-    return _exit_code(rows, check, skip_unavailable) or pages.report.exit_code(skip_unavailable=True)
+    done = write_documents(dist, output_pages(dist.root), check=check, strict=pages)
+    data = LockOutput(check, rows, (), done.written, done.removed, done.report.sorted())
+    app.emit("lock", data, lambda style: _text(rows, done, check, style), as_json)
+    return _exit_code(rows, check, skip_unavailable) or done.report.exit_code(skip_unavailable=True)
 
 
 def _requirements(app: App, options: SourceOptions, as_json: bool, *, check: bool) -> int:
@@ -126,7 +136,6 @@ def _exit_code(rows: list[LockRow], check: bool, skip_unavailable: bool) -> int:
 
 
 def _text(rows: list[LockRow], pages: WrittenPages, check: bool, style: Style) -> Iterable[str]:
-    from patchctl.cli.docs_verb import changes_text
     from patchctl.findings.render import report_text
     from patchctl.identify.lists import TREES
     from patchctl.manifest.lock import lock_file
@@ -143,5 +152,6 @@ def _text(rows: list[LockRow], pages: WrittenPages, check: bool, style: Style) -
             yield from (f"        tried {place}: {reason}" for place, reason in tried)
         if row.lost and not check:
             yield "    nothing was written: the lock has to be computed, and no form of the source could be had"
-    yield from changes_text(pages)
-    yield from report_text(pages.report, style, quiet=True)
+    yield from (f"written  {path}" for path in pages.written)
+    yield from (f"removed  {path}" for path in pages.removed)
+    yield from report_text(pages.report, style, quiet=bool(rows))

@@ -45,14 +45,15 @@ if TYPE_CHECKING:
     " temporary folder].",
 )
 @click.option(
-    "--part",
+    "--only",
+    "part",
     type=click.Choice(["all", "tests", "mutants"]),
     default="all",
     show_default=True,
-    help="Run the tests on both trees, the mutations, or all.",
+    help="Run only the tests on both trees, or only the mutations.",
 )
 @click.option("--alone", is_flag=True, help="Each feature on trees with only what it requires; no record is written.")
-@click.option("--again", is_flag=True, help="Run what the records show already, too.")
+@click.option("--rerun", is_flag=True, help="Run again what the records show already.")
 @source_options
 @json_option("patchctl.report.proving:ProveOutput")
 @click.pass_obj
@@ -65,7 +66,7 @@ def command(
     folder: Path | None,
     part: str,
     alone: bool,
-    again: bool,
+    rerun: bool,
     sources: Sources,
     as_json: bool,
 ) -> int:
@@ -98,7 +99,7 @@ def command(
         if alone
         else _by_profile(dist, subjects, profile, folder)
     )
-    verdicts = _prove_all(app, groups, folder, sources.options(), part, again=again, keep=not alone, as_json=as_json)
+    verdicts = _prove_all(app, groups, folder, sources.options(), part, rerun=rerun, keep=not alone, as_json=as_json)
     orphans = [f"{f.file}: {f.message}" for f in check_orphans(dist)] if everything and stack is None else []
     proven = sum(v.status in ("proven", "met") for v in verdicts)
     failed = bool(orphans) or any(v.problems for v in verdicts)
@@ -121,7 +122,7 @@ def prove_stack(
     subjects = [s for one in stacks for s in subjects_of(dist, (), one)]
     chosen = [s for s in subjects if only is None or (s.stack.upstream, s.feature) in only]
     chosen += not_carried(dist, stack, stack.dropped) if only is None else []
-    return _prove_all(app, [(profile, chosen)], None, options, "all", again=only is not None, as_json=as_json)
+    return _prove_all(app, [(profile, chosen)], None, options, "all", rerun=only is not None, as_json=as_json)
 
 
 def _prove_all(
@@ -131,7 +132,7 @@ def _prove_all(
     options: SourceOptions,
     part: str,
     *,
-    again: bool,
+    rerun: bool,
     keep: bool = True,
     as_json: bool,
 ) -> list[Verdict]:
@@ -142,7 +143,7 @@ def _prove_all(
         sweep(prefix)
     progress, dist = app.progress(as_json), app.distribution
     parts = ("tests", "mutants") if part == "all" else (part,)
-    known = keep and not again and folder is None  # trees that somebody names are looked at
+    known = keep and not rerun and folder is None  # trees that somebody names are looked at
     verdicts: list[Verdict] = []
     for made_from, some in groups:
         shown = [on_record(dist, one, parts) if known else None for one in some]
@@ -151,7 +152,7 @@ def _prove_all(
             for subject, verdict in zip(some, shown, strict=True):
                 if verdict is None and prover is None:
                     trees = open_.enter_context(_trees(dist, made_from, folder, options, progress))
-                    prover = Prover(dist, trees, parts, again=again, keep=keep)
+                    prover = Prover(dist, trees, parts, rerun=rerun, keep=keep)
                 if verdict is None and prover is not None:
                     progress.start(f"{subject.stack.upstream} {subject.feature}", None)
                     verdict = prover.prove(subject, progress.note)

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     help="Stack and revision of a plan that `drift --save-plan` wrote; refused where anything is not as it was.",
 )
 @click.option(
-    "--via", metavar="all|TAG,TAG...", help="Releases on the way, one after the other: all of them, or these."
+    "--through", metavar="all|TAG,TAG...", help="Releases on the way, one after the other: all of them, or these."
 )
 @click.option("--name", "own", metavar="NAME", help="The new stack's name [default: the tag or the branch].")
 @click.option(
@@ -53,9 +53,9 @@ if TYPE_CHECKING:
 )
 @click.option("--skip", "action", flag_value="skip", help="Leave the patch out at which it stopped; with --reason.")
 @click.option(
-    "--postpone",
+    "--defer",
     "action",
-    flag_value="postpone",
+    flag_value="defer",
     help="Leave it out for now; with --reason, which says what it waits for.",
 )
 @click.option(
@@ -81,7 +81,7 @@ def command(
     name: str | None,
     to: str | None,
     plan: Path | None,
-    via: str | None,
+    through: str | None,
     own: str | None,
     drop_upstreamed: bool,
     python: str | None,
@@ -101,7 +101,7 @@ def command(
     patchctl rebase vllm-ascend/v0.14.0rc1 --to v0.15.0rc1
     patchctl rebase --continue                           # after each stop
     patchctl rebase --skip --reason "upstream has it"     # leave the patch out, and say why
-    patchctl rebase --postpone --reason "waits for X"     # leave it for later
+    patchctl rebase --defer --reason "waits for X"     # leave it for later
     patchctl rebase --abort                              # what was resolved is kept, and found again
 
     The distribution is changed when the last patch has arrived: patches, manifest, lock. A killed run is gone on with by
@@ -126,16 +126,16 @@ def command(
         if plan is not None:
             name, to, expected = _planned(app, plan, name, to, options, as_json)
         if name is None or to is None:
-            hint = "patchctl rebase STACK --to REVISION; --continue, --skip, --postpone, --abort, --status are for one under way"
+            hint = "patchctl rebase STACK --to REVISION; --continue, --skip, --defer, --abort, --status are for one under way"
             raise WrongUse("which stack goes where?", hint=hint)
         old = find_stack(app.distribution, name)
         if prove:
             _check_provable(app, old)
-        request = RebaseRequest(old, to, via, folder, own, drop_upstreamed, python, expected, prove)
+        request = RebaseRequest(old, to, through, folder, own, drop_upstreamed, python, expected, prove)
         run, state = start(app.distribution, request, options, app.progress(as_json))
         with locked(run.place.hidden):
             return _continue(app, run, state, options, as_json)
-    if name or to or via or plan:
+    if name or to or through or plan:
         raise WrongUse(f"--{action} is for the rebase under way", hint="name no stack; --dir names another work tree")
     place = find_worktree(folder, Path.cwd(), given_up=action == "abort")
     run = RebaseRun(app.distribution, place, options, app.progress(as_json))

@@ -20,7 +20,7 @@ def command(app: App, workspace: Path, stash: bool, as_json: bool) -> None:
     """Take a workspace back to the unpatched base, byte for byte.
 
     Needs no network, no cache and no distribution: the workspace holds everything. Checkouts that were patched with
-    --into get their files back and are then forgotten.
+    --in-place get their files back and are then forgotten.
     """
     from patchctl.report.trees import revert_output
     from patchctl.workspace.apply import revert

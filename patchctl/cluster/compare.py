@@ -35,7 +35,7 @@ _TODO = {
     "file-changed": _APPLY,
     "other-lock": "copy the same distribution to that node, or remove the one there",
     "package-differs": "install the same version on every node, or use one image",
-    "environment-differs": "set it before `ray start`, as `patchctl env` prints it, and restart Ray on that node",
+    "environment-differs": "set it before `ray start`, as `patchctl recipe env` prints it, and restart Ray on that node",
     "environment-unset": "set it on each node before `ray start`, as scripts/ray_cluster.sh does",
     "imports-elsewhere": "set PYTHONPATH at `ray start`, or use `patchctl install`; with --recipe, the folder that training starts "
     "in counts",

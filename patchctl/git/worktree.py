@@ -1,6 +1,6 @@
 """The git side of a work tree: a git directory, a folder of files, and git's answers about them.
 
-The git directory may be elsewhere: `--into` keeps its own, so that the owner's HEAD, branches and index stay
+The git directory may be elsewhere: `--in-place` keeps its own, so that the owner's HEAD, branches and index stay
 untouched.
 """
 

@@ -132,14 +132,14 @@ class Prover:
     written: the trees are not those of a profile."""
 
     def __init__(
-        self, dist: Distribution, trees: Trees, parts: Sequence[str], *, again: bool, keep: bool = True
+        self, dist: Distribution, trees: Trees, parts: Sequence[str], *, rerun: bool, keep: bool = True
     ) -> None:
         self.dist, self.root = dist, dist.root
-        self.trees, self.parts, self.again, self.keep = trees, parts, again, keep
+        self.trees, self.parts, self.rerun, self.keep = trees, parts, rerun, keep
         self.bench = Bench(dist.root, tuple(f"{u}/{s}" for u, s in trees.stacks.items()))
 
     def prove(self, subject: FeatureOnStack, note: Callable[[str], None]) -> Verdict:
-        """Runs what the record does not show yet, everything with `again`; `note` is told what runs."""
+        """Runs what the record does not show yet, everything with `rerun`; `note` is told what runs."""
         stack, patch = subject.stack, subject.patch
         verdict = Verdict(stack.upstream, stack.name, subject.feature, dropped=subject.dropped)
         if reason := lacking(self.trees, subject):
@@ -157,7 +157,7 @@ class Prover:
             verdict.problems += judge_met(verdict.base)
             return verdict
         if "tests" in self.parts:
-            if self.again or evidence.tests_stale(record, stack, patch) is not None:
+            if self.rerun or evidence.tests_stale(record, stack, patch) is not None:
                 record = self._tests(subject, tests, record, verdict, note)
             else:
                 verdict.kept += 1
@@ -221,7 +221,7 @@ class Prover:
         if not files:
             verdict.problems.append("no mutation")
         for number, mutant in enumerate(load_mutants(self.root, stack.upstream, files), 1):
-            if not self.again and stale[mutant.name] is None:
+            if not self.rerun and stale[mutant.name] is None:
                 verdict.kept += 1
                 continue
             note(f"mutation {mutant.name}, {number} of {len(files)}")

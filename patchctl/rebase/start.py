@@ -35,7 +35,7 @@ class RebaseRequest:
 
     old: Stack
     to: str
-    via: str | None
+    through: str | None
     folder: Path | None
     name: str | None
     drop_upstreamed: bool
@@ -152,17 +152,17 @@ def _check_free(place: RebaseWorktree) -> None:
 
 def _between(dist: Distribution, request: RebaseRequest, new: Stack, options: SourceOptions) -> list[Stack]:
     """The releases between old and new, as stacks without patches, oldest first."""
-    if request.via is None:
+    if request.through is None:
         return []
     old, upstream = request.old, dist.upstream(request.old.upstream)
     prefix = release_prefix(old, upstream)
     revisions = Revisions(old.upstream, upstream, prefix, options)
     found: Sequence[tuple[str, str]] = []
-    if request.via == "all":
+    if request.through == "all":
         after, before = (version_of(s.pin.tag or s.name, prefix) for s in (old, new))
         if after is None or before is None:
             raise WrongUse(
-                "--via all goes by versions, and a pin has no tag that is one", hint="--via TAG,TAG names them"
+                "--through all goes by versions, and a pin has no tag that is one", hint="--through TAG,TAG names them"
             )
         known = revisions.releases()
         if not known:
@@ -170,7 +170,7 @@ def _between(dist: Distribution, request: RebaseRequest, new: Stack, options: So
             raise SourceUnavailable(f"{old.upstream}: no place tells its releases", revisions.tried, hint=hint)
         found = [named for version, named in known.items() if after < version < before]
     else:
-        for name in request.via.split(","):
+        for name in request.through.split(","):
             revision = revisions.find(name.strip())
             if revision is None:
                 raise SourceUnavailable(f"{old.upstream}: no place knows {name.strip()}", revisions.tried)

@@ -50,10 +50,10 @@ class DriftOutput:
         int,
         Doc("0 nothing is stale, 10 nobody has to work, 20 somebody has to; of a workspace 1 where something differs"),
     ]
-    broke: Annotated[Sequence[Broke] | None, Doc("with `--since`: what newly broke", optional=True)] = None
+    broke: Annotated[Sequence[Broke] | None, Doc("with `--baseline`: what newly broke", optional=True)] = None
     appeared: Annotated[
         Sequence[Appeared] | None,
-        Doc("with `--since`: releases that the earlier run did not name", optional=True),
+        Doc("with `--baseline`: releases that the earlier run did not name", optional=True),
     ] = None
 
 

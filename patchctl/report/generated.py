@@ -1,4 +1,4 @@
-"""What `lock`, `docs` and `requirements` print, as text and as JSON. Computes nothing."""
+"""What `lock` and `requirements` print, as text and as JSON. Computes nothing."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
-from patchctl.doc import Doc, Spread
-from patchctl.findings.render import VerifyOutput
+from patchctl.doc import Doc
 from patchctl.findings.report import Finding
 from patchctl.manifest.requirement_types import Override, Platform
 from patchctl.requirements.lockfile import Locked
@@ -58,16 +57,6 @@ class LockOutput:
         Sequence[Finding] | None,
         Doc("not with `--requirements`: as in verify; `--check`: each page that would differ", optional=True),
     ] = None
-
-
-@dataclass(frozen=True)
-class DocsOutput:
-    """What `docs` prints."""
-
-    check: Annotated[bool, Doc("`--check`")]
-    written: Annotated[tuple[str, ...], Doc("pages that were written")]
-    removed: Annotated[tuple[str, ...], Doc("pages that were removed")]
-    found: Annotated[VerifyOutput, Spread()]
 
 
 @dataclass(frozen=True)

@@ -155,11 +155,11 @@ class ExportOutput:
     )
     base: Annotated[str | None, Doc("with `--mbox`: the commit that the mails are for", optional=True)] = None
     tip: Annotated[
-        str | None, Doc("with `--mbox` and not `--pr`: the commit that `git am` makes of them", optional=True)
+        str | None, Doc("with `--mbox` and not `--for-upstream`: the commit that `git am` makes of them", optional=True)
     ] = None
     files: Annotated[Sequence[str] | None, Doc("with `--mbox`: the mails, in their order", optional=True)] = None
     left_out: Annotated[
-        Sequence[str] | None, Doc("with `--pr`: what upstream will ask for beside them", optional=True)
+        Sequence[str] | None, Doc("with `--for-upstream`: what upstream will ask for beside them", optional=True)
     ] = None
 
 
@@ -197,7 +197,7 @@ def _stop(run: RebaseRun, state: RebaseState) -> Iterator[str]:
     if stop.reason:
         yield visible_line(f"    {stop.reason}, says the patch itself")
     yield f"in {folder}: mend the files, `git add` them (`git rm` what goes); `git diff` shows both sides"
-    yield "next: patchctl rebase --continue, or --skip --reason TEXT, or --postpone --reason TEXT, or --abort"
+    yield "next: patchctl rebase --continue, or --skip --reason TEXT, or --defer --reason TEXT, or --abort"
 
 
 def rebase_done(run: RebaseRun, state: RebaseState, ended: RebaseResult) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""What `apply`, `revert`, `status`, `labels` and `identify` print, as text and as JSON. Computes nothing."""
+"""What `apply`, `revert`, `status` and `identify` print, as text and as JSON. Computes nothing."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _FORMS = {
     "part": "a part",
 }
 _UNDONE = "the verb of an interrupted run that was taken back first, since objects of its end were damaged"
-_STASHED = "by upstream: the branch that keeps local edits; for an `--into` checkout `BRANCH of PATH`, the repository that has it"
+_STASHED = "by upstream: the branch that keeps local edits; for an `--in-place` checkout `BRANCH of PATH`, the repository that has it"
 _PASSED_BY = "passed by (.git, __pycache__, environments, ...)"
 _MODE = "its executable bit is not the pin's"
 
@@ -86,20 +86,6 @@ def revert_output(outcome: ApplyOutcome, workspace: Path) -> RevertOutput:
     return RevertOutput(workspace, outcome.changed, outcome.finished, outcome.undone, outcome.stashed, trees)
 
 
-@dataclass(frozen=True)
-class LabelsOutput:
-    """What `labels` prints."""
-
-    workspace: Annotated[Path, Doc("its folder")]
-    labels: Annotated[
-        dict[str, str],
-        Doc(
-            "as an image has them; `patchctl.lock` is a sha256 over the lock files of the stacks whose trees are here,"
-            " `patchctl.skipped` names the profile's other upstreams"
-        ),
-    ]
-
-
 def plan_text(plan: Plan, outcome: ApplyOutcome, workspace: Path, style: Style, *, dry_run: bool) -> Iterator[str]:
     """One line an upstream, then its patches; then what was left out or skipped, and where."""
     if outcome.finished:
@@ -137,6 +123,9 @@ def plan_text(plan: Plan, outcome: ApplyOutcome, workspace: Path, style: Style, 
 
 def status_text(status: Status, style: Style) -> Iterator[str]:
     """What `status` prints."""
+    if status.labels is not None:
+        yield from (f"{name}={value}" for name, value in status.labels.items())
+        return
     yield f"workspace  {status.workspace}"
     yield f"profile    {status.profile or _no_profile(status)}"
     if status.release:

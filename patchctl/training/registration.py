@@ -8,16 +8,10 @@ _TRAINING = "patchctl.training"
 
 EXTENSION = Extension(
     verbs={
-        "recipe": (
-            "List, show, compare and print recipes: what a profile is trained with.",
-            f"{_TRAINING}.verbs.recipe:command",
-        ),
-        "env": ("Print the environment variables of a recipe.", f"{_TRAINING}.verbs.env:command"),
-        "preflight": (
-            "Say whether a machine can run a recipe, before hours are spent.",
-            f"{_TRAINING}.verbs.preflight:command",
-        ),
+        "recipe": ("List, show, compare and print training recipes.", f"{_TRAINING}.verbs.recipe:command"),
+        "preflight": ("Check whether a machine can run a recipe.", f"{_TRAINING}.verbs.preflight:command"),
     },
+    heading="Train",
     cluster_verbs=(f"{_TRAINING}.verbs.cluster_preflight:preflight",),
     manifests=frozenset({"recipes", "rules.yaml", "models.yaml"}),
     schemas=(f"{_TRAINING}.schemas:SCHEMAS",),

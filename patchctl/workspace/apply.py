@@ -139,7 +139,7 @@ class _Run:
         return self._carry_out("revert", parts, WorkspaceState(None, self.state.root, (), trees, ()))
 
     def _is_there(self, name: str, state: TreeState) -> bool:
-        """Whether the tree still exists: an `--into` checkout or package may have been deleted since."""
+        """Whether the tree still exists: an `--in-place` checkout or package may have been deleted since."""
         tree = Tree.of(self.workspace, name, state)
         return state.kind == "managed" or (tree.folder.is_dir() and not tree.uninstalled)
 
@@ -181,12 +181,12 @@ class _Run:
         known = dict(old.generated) if old else {}
         wanted = {g.path: g.content for g in planned.stack.generated}
         if after.kind == "into" and not tree.folder.is_dir():
-            raise WrongUse(f"--into {name}: there is no folder {tree.folder}")
+            raise WrongUse(f"--in-place {name}: there is no folder {tree.folder}")
         fresh = old is None or (after.kind == "managed" and not _holds_anything(tree.folder))
         if fresh and after.kind == "managed":
             known = {}
             if tree.folder.is_symlink() or _holds_anything(tree.folder):
-                hint = "name another workspace, or patch this folder where it is with --into"
+                hint = "name another workspace, or patch this folder where it is with --in-place"
                 raise LocalEdits(f"{name} would be written where something else is", [str(tree.folder)], hint=hint)
         # A file that the owner of a tree already has there stays.
         wanted = {p: t for p, t in wanted.items() if p in known or not tree.holds(p.encode())}
@@ -233,7 +233,7 @@ class _Run:
         return TreePart(change, None, None, fresh=False)
 
     def _carry_out(self, verb: str, parts: Sequence[TreePart], after: WorkspaceState) -> ApplyOutcome:
-        if verb == "revert":  # afterwards, an `--into` checkout is no longer ours
+        if verb == "revert":  # afterwards, an `--in-place` checkout is no longer ours
             parts = [replace(p, change=replace(p.change, forget=p.change.kind == "into")) for p in parts]
         edited = self._all_edited(parts)
         active = [p for p in parts if not p.idle or p.change.name in edited]

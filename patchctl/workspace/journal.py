@@ -47,7 +47,7 @@ _INSTEAD = "name a workspace of your own with --workspace"
 class TreeChange:
     """One tree's part of a run. `generated` maps a path to the text to be placed, `known` what the state says is ours.
 
-    `source` is None for a new tree, `target` for one that is taken away again; `forget` ends our keeping of an `--into`
+    `source` is None for a new tree, `target` for one that is taken away again; `forget` ends our keeping of an `--in-place`
     checkout. `record` as in the state; `before` maps a path of `known` to its text, where that is known.
     """
 

@@ -23,7 +23,7 @@ def edits_in(tree: Tree, commit: str, marks: Mapping[bytes, Mark]) -> list[bytes
     """
     changed = tree.work.candidates(commit)
     edited = tree.differing(tree.files(commit), {*changed, *marks}) if changed or marks else []
-    # Of an --into checkout we read our own index: what its owner staged stays staged.
+    # Of an --in-place checkout we read our own index: what its owner staged stays staged.
     staged = tree.work.staged(commit) if tree.kind == "managed" else []
     return sorted({*edited, *staged})
 
@@ -36,12 +36,12 @@ def staged_during(tree: Tree, source: str | None, target: str | None) -> list[by
 
 
 def marks_in(tree: Tree) -> dict[bytes, Mark]:
-    """The flags in the index by path; empty for an --into checkout, whose index of ours no user touches."""
+    """The flags in the index by path; empty for an --in-place checkout, whose index of ours no user touches."""
     return tree.work.marks() if tree.kind == "managed" else {}
 
 
 def operation_in(tree: Tree) -> Operation | None:
-    """The git operation in progress in the tree, for an --into checkout in its owner's repository; None where there is none."""
+    """The git operation in progress in the tree, for an --in-place checkout in its owner's repository; None where there is none."""
     git_dir = tree.git_dir if tree.kind == "managed" else find_git_dir(tree.folder)
     return find_operation(git_dir) if git_dir else None
 

@@ -29,7 +29,9 @@ class RepairedTree:
     folder: Annotated[str, Doc("its folder")]
     outcome: Annotated[
         str,
-        Doc("base; aside: moved away whole; left: an `--into` checkout as it was; gone: its owner had taken it away"),
+        Doc(
+            "base; aside: moved away whole; left: an `--in-place` checkout as it was; gone: its owner had taken it away"
+        ),
     ]
     commit: Annotated[str, Doc("the commit of its base")]
 

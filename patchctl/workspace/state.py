@@ -48,7 +48,7 @@ class LeftOutFeature:
 class TreeState:
     """One tree of the workspace."""
 
-    kind: Annotated[str, Doc("managed, or into for `--into`")]
+    kind: Annotated[str, Doc("managed, or into for `--in-place`")]
     folder: Annotated[str, Doc("below the workspace for managed trees, else the full path")]
     stack: Annotated[str, Doc("the stack's name")]
     form: Annotated[str, Doc("git or sdist")]

@@ -73,6 +73,14 @@ class Status:
         Mapping[str, str],
         Doc("by upstream that has no tree, why there should be one: the profile names it, or its folder is there"),
     ] = field(default_factory=dict)
+    labels: Annotated[
+        Mapping[str, str] | None,
+        Doc(
+            "with `--labels`: as an image has them; `patchctl.lock` is a sha256 over the lock files of the stacks whose trees"
+            " are here, `patchctl.skipped` names the profile's other upstreams",
+            optional=True,
+        ),
+    ] = None
 
     @property
     def clean(self) -> Annotated[bool, Doc("exit code 0")]:

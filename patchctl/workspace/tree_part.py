@@ -74,7 +74,7 @@ def planned_state(planned: PlannedStack, old: TreeState | None, into: Path | Non
         raise WrongUse(f"{name} is applied to {old.folder} already", hint="revert first, or use another workspace")
     if old is not None and kind == "into" and old.base_commit != result.base_commit:
         what = f"{folder} was at {old.base_commit[:12]} when it was patched, and {planned.stack.name} is for {result.base_commit[:12]}"
-        raise WrongUse(what, hint="revert, bring the checkout to that revision, then apply with --into again")
+        raise WrongUse(what, hint="revert, bring the checkout to that revision, then apply with --in-place again")
     known = old.record if old is not None and old.kind == kind else planned.record or ""
     patches = tuple(AppliedPatch(s.patch.file.name, s.patch.feature, s.patch.digest, s.commit) for s in result.steps)
     return TreeState(

@@ -1,6 +1,6 @@
 """One tree of a workspace: where its files and git directory are, what was edited in it, and how it is changed.
 
-Images, wheels and mounts have file modes of their own. In an --into checkout they stay, except for files whose mode a patch
+Images, wheels and mounts have file modes of their own. In an --in-place checkout they stay, except for files whose mode a patch
 changes: these get the patch's executable bits, and their own back when the patch goes.
 """
 
@@ -62,7 +62,7 @@ class Steps:
 
 
 class Tree:
-    """A managed tree or an `--into` checkout; with `record`, a package that an installer put there and lists in it."""
+    """A managed tree or an `--in-place` checkout; with `record`, a package that an installer put there and lists in it."""
 
     def __init__(self, workspace: Path, name: str, kind: str, folder: str, record: str = "") -> None:
         self.name = name
@@ -249,7 +249,7 @@ class Tree:
     def keep_on_branch(self, commit: str, paths: Iterable[bytes]) -> tuple[str, str]:
         """Commit `commit` with these paths as they are on disk to a new branch; returns its name and the tree id.
 
-        The parent is HEAD, so that commits which a person made on top of the stack are kept with it. In an `--into`
+        The parent is HEAD, so that commits which a person made on top of the stack are kept with it. In an `--in-place`
         checkout the branch lies in our own repository: the owner's branches are not ours.
         """
         files = TreeFiles(self.folder)
@@ -348,7 +348,7 @@ _BITS = 0o111
 
 
 def note_modes(tree: Tree, sides: Sides) -> None:
-    """Save the mode of each file of an --into checkout whose mode is about to change for the first time."""
+    """Save the mode of each file of an --in-place checkout whose mode is about to change for the first time."""
     if tree.kind != "into":
         return
     before = _noted(tree)

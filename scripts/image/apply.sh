@@ -24,7 +24,7 @@ main() {
     read -ra said <<<"$5"
     found=$(/opt/patchctl/venv/bin/python /opt/patchctl/image/find_trees.py "$profile" "$4" "${said[@]}")
     while read -r place; do
-      if [[ -n $place ]]; then options+=(--into "$place"); fi
+      if [[ -n $place ]]; then options+=(--in-place "$place"); fi
     done <<<"$found"
   fi
   "${tool[@]}" apply --profile "$profile" "${options[@]}"

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""find_trees.py PROFILE PYTHON [NAME=DIR ...]: which of a profile's trees a base image has, a line NAME=DIR each, as `--into` takes it.
+"""find_trees.py PROFILE PYTHON [NAME=DIR ...]: which of a profile's trees a base image has, a line NAME=DIR each, as `--in-place` takes it.
 
 The interpreter that trains is asked where it imports each package from, so that editable finders, .pth files and PYTHONPATH count as
 they do in a run. What lies there is then compared with the profile's pin, file by file, as `patchctl identify` does. NAME=DIR says where
@@ -65,7 +65,7 @@ def is_pin(folder: Path, upstream: str, stack: str, dist: Distribution) -> bool:
         return True
     say(
         f"{upstream}: the base imports it from {folder}, which is not the profile's {stack}: {describe(found)}\n"
-        f"  try: a base of that version; or --into {upstream}= to leave it alone and install a tree of our own in its place"
+        f"  try: a base of that version; or --in-place {upstream}= to leave it alone and install a tree of our own in its place"
     )
     return False
 

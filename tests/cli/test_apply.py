@@ -299,7 +299,7 @@ def test_a_refused_first_apply_leaves_nothing(ws: Workspace, there: bool) -> Non
     deep = Workspace(ws.made, ws.folder / "a" / "b")
     if there:
         deep.folder.mkdir(parents=True)
-    wrong = deep.run("apply", "--profile", "full", "--into", f"greeter={ws.made.origins / 'clock'}")
+    wrong = deep.run("apply", "--profile", "full", "--in-place", f"greeter={ws.made.origins / 'clock'}")
     assert wrong.returncode == 5, wrong.stderr
     assert deep.folder.is_dir() == there == ws.folder.is_dir()
     assert not there or list(deep.folder.iterdir()) == []
@@ -417,7 +417,7 @@ def test_json_has_the_documented_shape(ws: Workspace) -> None:
 def test_a_folder_that_is_not_ours_is_left_alone(ws: Workspace) -> None:
     write_files(ws.folder, {"greeter/notes.txt": "mine\n"})
     message = ws.run("apply", "--profile", "full")
-    assert message.returncode == 5 and "--into" in message.stderr
+    assert message.returncode == 5 and "--in-place" in message.stderr
     assert (ws.folder / "greeter/notes.txt").read_text() == "mine\n"
     assert not (ws.folder / "clock").exists()
 

@@ -24,7 +24,7 @@ UNPATCHED = "from greeter.numbers import half\n\nhalf('x')\n"
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
     made = make_distribution(tmp_path_factory.mktemp("blame"), (UPSTREAM, CLOCK), lock=True)
-    made.good("docs")
+    made.good("lock", "--pages")
     made.good("apply", "--profile", "full", "-w", str(made.root.parent / "ws"))
     return made
 
@@ -164,7 +164,7 @@ def test_of_an_into_checkout_and_from_standard_input(made: Made, tmp_path: Path)
     checkout = tmp_path / "mine"
     shutil.copytree(made.origins / "greeter", checkout)
     ws = tmp_path / "ws"
-    made.good("apply", "--profile", "full", "-w", str(ws), "--into", f"greeter={checkout}")
+    made.good("apply", "--profile", "full", "-w", str(ws), "--in-place", f"greeter={checkout}")
     place = f"{checkout}/greeter/hello.py:{number(checkout / 'greeter/hello.py', 'LOUD * hello')}"
     assert blame(made, place, "-w", str(ws))[0]["told_by"] == "workspace"
     assert blame(made, place)[0]["told_by"] == "content"
@@ -242,7 +242,7 @@ def test_a_named_pipe_with_the_name_of_a_file_of_ours(made: Made, tmp_path: Path
     for line in (
         ("blame", "--traceback"),
         ("rebase", "--plan"),
-        ("drift", "greeter", "--since"),
+        ("drift", "greeter", "--baseline"),
         ("report", "--drift"),
     ):
         done = made.patchctl(*line, str(tmp_path / "greeter/hello.py"), timeout=30)

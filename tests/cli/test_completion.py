@@ -1,4 +1,4 @@
-"""`patchctl completion`: the scripts, sourced by real shells where these are installed, and the protocol below them."""
+"""Shell completion by click's variable: the scripts, sourced by real shells where these are installed, and the protocol below them."""
 
 from __future__ import annotations
 
@@ -51,13 +51,17 @@ def protocol(environment: dict[str, str], shell: str, words: list[str], current:
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_the_script_is_printed(made: Made, shell: str) -> None:
-    text = made.good("completion", shell)
+    text = made.good(env={"_PATCHCTL_COMPLETE": f"{shell}_source"})
     assert f"_PATCHCTL_COMPLETE={shell}_complete" in text
 
 
-def test_another_shell_is_wrong_use(made: Made) -> None:
-    done = made.patchctl("completion", "csh")
-    assert done.returncode == 2 and "csh" in done.stderr
+def test_the_verb_that_printed_it_is_refused_with_the_variable(made: Made) -> None:
+    done = made.patchctl("completion", "bash")
+    assert done.returncode == 2 and "_PATCHCTL_COMPLETE=bash_source patchctl" in done.stderr
+
+
+def test_the_arguments_of_a_verb_that_is_gone_complete_to_nothing(environment: dict[str, str]) -> None:
+    assert protocol(environment, "bash", ["patchctl", "docs", "--ch"], 2).strip() == ""
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
@@ -86,7 +90,7 @@ def test_upstreams_features_and_choices_are_completed(environment: dict[str, str
 
 
 def test_recipes_are_completed(environment: dict[str, str]) -> None:
-    assert protocol(environment, "bash", ["patchctl", "env", "-p", "full", "-r", "q"], 5) == "plain,quiet\n"
+    assert protocol(environment, "bash", ["patchctl", "recipe", "env", "-p", "full", "q"], 5) == "plain,quiet\n"
     assert protocol(environment, "bash", ["patchctl", "recipe", "show", "full/l"], 3) == "plain,full/loud\n"
     assert protocol(environment, "bash", ["patchctl", "recipe", "sh"], 2) == "plain,show\n"
 
@@ -107,7 +111,7 @@ def completed_by_bash(environment: dict[str, str], words: list[str]) -> list[str
     quoted = " ".join(f"'{w}'" for w in words)
     script = f"""
         set -e
-        eval "$(patchctl completion bash)"
+        eval "$(_PATCHCTL_COMPLETE=bash_source patchctl)"
         complete -p patchctl >&2
         COMP_WORDS=({quoted}); COMP_CWORD={len(words) - 1}
         _patchctl_completion patchctl "${{COMP_WORDS[COMP_CWORD]}}" ""
@@ -149,19 +153,23 @@ def typed(command: list[str], environment: dict[str, str], lines: list[str], unt
 
 @pytest.mark.skipif(shutil.which("bash") is None, reason="no bash")
 def test_the_tab_key_of_an_interactive_bash(environment: dict[str, str]) -> None:
-    lines = ['eval "$(patchctl completion bash)"\n', "patchctl apply --profile fu\t"]
+    lines = ['eval "$(_PATCHCTL_COMPLETE=bash_source patchctl)"\n', "patchctl apply --profile fu\t"]
     assert "--profile full" in typed(["bash", "--norc", "-i"], environment, lines, "--profile full")
 
 
 @pytest.mark.skipif(shutil.which("zsh") is None, reason="no zsh")
 def test_the_tab_key_of_an_interactive_zsh(environment: dict[str, str]) -> None:
-    lines = ["autoload -Uz compinit; compinit -u\n", 'eval "$(patchctl completion zsh)"\n', "patchctl stat\t"]
+    lines = [
+        "autoload -Uz compinit; compinit -u\n",
+        'eval "$(_PATCHCTL_COMPLETE=zsh_source patchctl)"\n',
+        "patchctl stat\t",
+    ]
     assert "patchctl status" in typed(["zsh", "-f", "-i"], environment, lines, "patchctl status")
 
 
 @pytest.mark.skipif(shutil.which("fish") is None, reason="no fish")
 def test_fish_completes(environment: dict[str, str]) -> None:
-    script = 'patchctl completion fish | source; complete -C "patchctl apply --profile "'
+    script = '_PATCHCTL_COMPLETE=fish_source patchctl | source; complete -C "patchctl apply --profile "'
     done = subprocess.run(
         ["fish", "--no-config", "-c", script], env=environment, capture_output=True, text=True, timeout=60, check=True
     )

@@ -128,7 +128,7 @@ def zoo(tmp_path_factory: pytest.TempPathFactory) -> Zoo:
         git(prepared / name / "tree", "reset", "--quiet", "--hard", "HEAD~1")
     for args in (
         (*FULL, "--workspace", str(prepared / "managed/ws")),
-        (*FULL, "--workspace", str(prepared / "into/ws"), "--into", f"zoo={prepared / 'into/tree'}"),
+        (*FULL, "--workspace", str(prepared / "into/ws"), "--in-place", f"zoo={prepared / 'into/tree'}"),
         ("edit", "zoo/v1", "--dir", str(prepared / "edit/tree")),
     ):
         ended = patchctl(made, *args)
@@ -156,7 +156,7 @@ def carry_out(zoo: Zoo, verb: str, place: Path) -> Ended:
     if verb in EDIT:
         return patchctl(zoo.made, "edit", "zoo/v1", "--dir", str(place / "tree"))
     args = (*{**MANAGED, **INTO}[verb], "--workspace", str(place / "ws"))
-    return patchctl(zoo.made, *args, *(("--into", f"zoo={place / 'tree'}") if verb == "into" else ()))
+    return patchctl(zoo.made, *args, *(("--in-place", f"zoo={place / 'tree'}") if verb == "into" else ()))
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""`patchctl docs`: pages, tables and their check, on a small distribution."""
+"""`patchctl lock --pages`: pages, tables and their check, on a small distribution."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def text(made: Made, path: str) -> str:
 
 
 def test_a_table_a_stack_and_their_index(made: Made) -> None:
-    made.good("docs")
+    made.good("lock", "--pages")
     commit = text(made, "manifests/stacks/greeter/v1.yaml").partition('commit: "')[2][:12]
     assert text(made, "docs/patches/README.md").endswith(f"# Patches\n\n{INDEX.format(greeter=commit)}")
     table = text(made, "docs/patches/greeter/v1/README.md")
@@ -61,7 +61,7 @@ def test_a_table_a_stack_and_their_index(made: Made) -> None:
 def test_nothing_of_a_readme_is_touched(made: Made) -> None:
     readme = "# Greeters\n\n<!-- patches:begin -->\nold\n<!-- patches:end -->\n"
     write_files(made.root, {"README.md": readme})
-    made.good("docs")
+    made.good("lock", "--pages")
     assert text(made, "README.md") == readme and not (made.root / "docs/lint-rules.md").exists()
 
 
@@ -70,7 +70,7 @@ def test_the_table_of_a_stack_that_extends_another_names_it(made: Made) -> None:
     pin = manifest.partition("pin:\n")[2].partition("patches:")[0]
     longer = f"schema: 1\nupstream: clock\nname: v3\npin:\n{pin}extends: v2\npatches: []\n"
     write_files(made.root, {"manifests/stacks/clock/v3.yaml": longer})
-    made.good("docs")
+    made.good("lock", "--pages")
     assert "The patches of [v2](../v2/README.md) come first." in text(made, "docs/patches/clock/v3/README.md")
 
 
@@ -79,7 +79,7 @@ def test_a_page_says_what_the_header_says(made: Made) -> None:
     mutant = "patches/greeter/v1/polite/mutants/polite.yaml"
     other = "patches/greeter/v1/loud/tests/test_loud.py"
     write_files(made.root, {test: "", other: "", mutant: ""})
-    made.good("docs")
+    made.good("lock", "--pages")
     page = text(made, "docs/patches/greeter/v1/polite.md")
     for part in (
         "# polite\n\nhello: add a polite form\n",
@@ -100,7 +100,7 @@ def test_a_page_says_what_the_header_says(made: Made) -> None:
 def test_every_link_of_the_pages_leads_to_a_file(made: Made) -> None:
     import re
 
-    made.good("docs")
+    made.good("lock", "--pages")
     pages = sorted((made.root / "docs").rglob("*.md"))
     links = [(page, link) for page in pages for link in re.findall(r"\]\(([^)]+)\)", page.read_text())]
     assert len(links) == 10
@@ -109,19 +109,19 @@ def test_every_link_of_the_pages_leads_to_a_file(made: Made) -> None:
 
 def test_the_same_distribution_gives_the_same_bytes(made: Made, tmp_path: Path) -> None:
     twin = replace(made, root=Path(shutil.copytree(made.root, tmp_path / "twin ü")))
-    made.good("docs")
-    twin.good("docs", env={"LC_ALL": "tr_TR.UTF-8", "TZ": "Pacific/Auckland", "PYTHONHASHSEED": "7"})
+    made.good("lock", "--pages")
+    twin.good("lock", "--pages", env={"LC_ALL": "tr_TR.UTF-8", "TZ": "Pacific/Auckland", "PYTHONHASHSEED": "7"})
     assert files(made.root) == files(twin.root)
-    assert made.good("docs").startswith("checked 4 patches")
+    assert made.good("lock", "--pages").startswith("checked 4 patches")
 
 
 def test_check_writes_nothing_and_names_each_page(made: Made) -> None:
-    made.good("docs")
-    assert made.patchctl("docs", "--check").returncode == 0
+    made.good("lock", "--pages")
+    assert made.patchctl("lock", "--pages", "--check").returncode == 0
     made.edit(made.patch("typo"), "The code does it now.", "It is spelt right.")
     (made.root / "docs" / "patches" / "greeter" / "v1" / "loud.md").unlink()
     before = files(made.root)
-    done = made.patchctl("docs", "--check", "--json")
+    done = made.patchctl("lock", "--pages", "--check", "--json")
     found = [(f["rule"], f["file"]) for f in json.loads(done.stdout)["findings"]]
     assert done.returncode == 1
     assert found == [
@@ -132,11 +132,11 @@ def test_check_writes_nothing_and_names_each_page(made: Made) -> None:
 
 
 def test_a_page_of_a_patch_that_is_gone_is_removed_and_a_page_of_a_person_stays(made: Made) -> None:
-    made.good("docs")
+    made.good("lock", "--pages")
     made.edit("manifests/stacks/greeter/v1.yaml", "  - 0003-feature-loud.patch\n", "")
     write_files(made.root, {"docs/patches/greeter/v1/notes.md": "mine\n"})
-    assert made.patchctl("docs", "--check").returncode == 1
-    out = made.good("docs")
+    assert made.patchctl("lock", "--pages", "--check").returncode == 1
+    out = made.good("lock", "--pages")
     assert "removed  docs/patches/greeter/v1/loud.md" in out
     assert not (made.root / "docs" / "patches" / "greeter" / "v1" / "loud.md").exists()
     assert text(made, "docs/patches/greeter/v1/notes.md") == "mine\n"
@@ -145,14 +145,14 @@ def test_a_page_of_a_patch_that_is_gone_is_removed_and_a_page_of_a_person_stays(
 def test_nothing_is_written_while_a_patch_cannot_be_read(made: Made) -> None:
     made.edit(made.patch("typo"), "Date: ", "Dote: ")
     before = files(made.root)
-    assert made.patchctl("docs").returncode == 1
+    assert made.patchctl("lock", "--pages").returncode == 1
     assert files(made.root) == before
 
 
 def test_text_of_a_header_cannot_become_markup(tmp_path: Path) -> None:
     hostile = replace(CLOCK.patches[0], subject="tick: <img src=x> | [a](b) __c__ `d|e` *f*", requires="")
     made = make_distribution(tmp_path, [replace(CLOCK, patches=[hostile])])
-    made.good("docs")
+    made.good("lock", "--pages")
     table = text(made, "docs/patches/clock/v2/README.md")
     assert r"tick: \<img src=x> \| [a\](b) \_\_c\_\_ `d\|e` \*f\*" in table
 
@@ -160,7 +160,7 @@ def test_text_of_a_header_cannot_become_markup(tmp_path: Path) -> None:
 def test_rules_and_schemas_are_written_where_they_are_kept(tmp_path: Path) -> None:
     made = make_distribution(tmp_path, [GREETER])
     write_files(made.root, {"docs/lint-rules.md": "", "manifests/schema/stack.schema.json": ""})
-    made.good("docs")
+    made.good("lock", "--pages")
     assert "| `subject-length` |" in text(made, "docs/lint-rules.md")
     assert json.loads(text(made, "manifests/schema/profile.schema.json"))["title"] == "patchctl: profile"
-    assert made.patchctl("docs", "--check").returncode == 0
+    assert made.patchctl("lock", "--pages", "--check").returncode == 0

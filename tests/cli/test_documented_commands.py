@@ -101,7 +101,7 @@ PARSED = {
     r"bump --(continue|abort)": "is about a bump that has stopped: test_bump.py",
     r"bump [0-9]+\.[0-9]+ (?!.*--dry-run)": "rebases and locks for minutes: test_bump.py",
     r"rebase --(?!plan)": "is about a rebase that has stopped: test_rebase.py",
-    r"install |.* --into-python": "builds packages into an interpreter: test_install.py, test_installed_upstreams.py",
+    r"install |.* --site-packages": "builds packages into an interpreter: test_install.py, test_installed_upstreams.py",
     r".*--(?:sign|allowed-signers) ": "wants a key that signs: test_bundle.py",
     r"bisect ": "runs a command of the reader's: test_bisect.py",
     r"pin .*--source sdist|lock --requirements": "asks a package index",
@@ -109,8 +109,8 @@ PARSED = {
     r".*\b(?:garden|harbour|weather)\b": "is of the example: test_example.py",
 }
 # They read, and are about what the twin has not: all features, and training.
-ON_THE_REAL_ONE = ("list", "show", "recipe", "env", "requirements", "preflight")
-READS = ("doctor", "status", "verify", "identify", "blame", "drift", "labels", "completion")
+ON_THE_REAL_ONE = ("list", "show", "recipe", "requirements", "preflight")
+READS = ("doctor", "status", "verify", "identify", "blame", "drift")
 FINE = (0, 1, 10, 20)  # done, findings, and what `drift` and `rebase` say of patches
 
 
@@ -208,7 +208,7 @@ class Reader:
         env = {"PATCHCTL_RELEASE": self.release_of(args), **env}
         for name in (w for w in args if re.fullmatch(r"[\w-]+/v\d\S*", w) and w not in self.stacks):
             self.twin.good("pin", *name.split("/"), env=env)
-        if "--into" in args:
+        if "--in-place" in args:
             env["PATCHCTL_WORKSPACE"] = "beside"  # what the workspace has already is taken nowhere else
         if verb == "export" and "--mbox" not in args:
             self.twin.good("edit", args[1], env=env)
@@ -314,7 +314,7 @@ def recipes_in(command: str) -> list[str]:
     train = re.search(r"train\.sh (\S+) ([a-z]\S*)", text)
     named = [f"{profile[1]}/{recipe[1]}"] if profile and recipe else []
     named += [f"{train[1]}/{train[2]}"] if train else []
-    named += re.findall(r"recipe (?:show|command|diff) (\S+/\S+)", text)
+    named += re.findall(r"recipe (?:show|command|env|diff) (\S+/\S+)", text)
     return [n for n in named if not PLACEHOLDERS & set(n.split("/"))]
 
 
@@ -345,7 +345,7 @@ def run_of(command: str, release: str | None) -> tuple[str, Given] | None:
     profile = option.get("--profile", option.get("-p", ""))
     named = recipe if "/" in recipe else f"{profile}/{recipe}"
     train = re.search(r"train\.sh (\S+) ([a-z]\S*)", command)
-    shown = re.search(r"recipe (?:show|command) (\S+/\S+)", command)
+    shown = re.search(r"recipe (?:show|command|env) (\S+/\S+)", command)
     title = f"{train[1]}/{train[2]}" if train else shown[1] if shown else named
     after = [given[i + 1] for i, o in enumerate(given[:-1]) if o == "--release"]
     title += "".join(f"@{word}" for word in after if "=" not in word)
@@ -387,7 +387,7 @@ def test_examples_of_the_help_are_among_them() -> None:
     for start in (
         "patchctl cluster verify",
         "patchctl recipe command",
-        "patchctl env",
+        "patchctl recipe env",
         "patchctl preflight",
         "train.sh",
         "ray_cluster.sh worker",

@@ -139,8 +139,8 @@ def test_what_could_be_had_is_shown_beside_what_could_not(made: Made) -> None:
     assert "clock/v2\n  not looked at: its source cannot be had\n    tried " in done.stdout
     assert "4 exact: nothing is stale" in made.good("drift", "--against", "v9", "--skip-unavailable")
     assert "skipped" in made.good("drift", "--against", "v9", "--skip-unavailable", "--format", "junit")
-    drift(made, "--matrix", "--since", _written(made, found), code=3)
-    drift(made, "--matrix", "--since", _written(made, found), "--skip-unavailable", code=0)
+    drift(made, "--matrix", "--baseline", _written(made, found), code=3)
+    drift(made, "--matrix", "--baseline", _written(made, found), "--skip-unavailable", code=0)
     for only_clock in ((), ("--skip-unavailable",)):
         done = made.patchctl("drift", "clock", "--against", "v9", *only_clock)
         assert done.returncode == 3 and done.stdout == "" and "tried " in done.stderr
@@ -301,7 +301,7 @@ def test_a_call_from_elsewhere_that_newly_broke(calling: Made, tmp_path: Path) -
     last = tmp_path / "last.json"
     last.write_text(calling.good("drift", "greeter", "--matrix", "--json"))
     release(calling, "v3", {"greeter/talker.py": TALKER.replace("(self, text)", "(self, text, loudly)")})
-    args = ("drift", "greeter", "--matrix", "--since")
+    args = ("drift", "greeter", "--matrix", "--baseline")
     found = json.loads(calling.patchctl(*args, str(last), "--json").stdout)["broke"]
     said = "calls what has changed: greeter.talker.Talker.say"
     assert [(b["upstream"], b["release"], b["feature"], b["why"]) for b in found] == [
@@ -559,18 +559,18 @@ def test_what_newly_broke(made: Made, tmp_path: Path) -> None:
     release(made, "v3", {"greeter/hello.py": MOVED})
     last = tmp_path / "last.json"
     last.write_text(made.patchctl("drift", "greeter", "--matrix", "--json").stdout)
-    assert drift(made, "greeter", "--matrix", "--since", str(last), code=0)["broke"] == []
+    assert drift(made, "greeter", "--matrix", "--baseline", str(last), code=0)["broke"] == []
     release(made, "v3.1", {"other.py": "OTHER = 2\n"})
-    found = drift(made, "greeter", "--matrix", "--since", str(last), code=0)
+    found = drift(made, "greeter", "--matrix", "--baseline", str(last), code=0)
     assert [(a["release"], a["arrive"], a["patches"]) for a in found["appeared"]] == [("v3.1", 4, 4)]
-    text = made.good("drift", "greeter", "--matrix", "--since", str(last))
+    text = made.good("drift", "greeter", "--matrix", "--baseline", str(last))
     assert "new release v3.1 of greeter/v1: all 4 patches arrive" in text and "; 0 newly broken, 1 new release" in text
-    noted = made.good("drift", "greeter", "--matrix", "--since", str(last), "--format", "github")
+    noted = made.good("drift", "greeter", "--matrix", "--baseline", str(last), "--format", "github")
     assert "::notice" in noted and "v3.1 is new" in noted
     release(made, "v4", {"greeter/hello.py": MOVED.replace("Helo, ", "Hi, ")})
-    found = drift(made, "greeter", "--matrix", "--since", str(last), code=1)["broke"]
+    found = drift(made, "greeter", "--matrix", "--baseline", str(last), code=1)["broke"]
     assert [(b["release"], b["feature"]) for b in found] == [("v4", "typo"), ("v4", "polite")]
-    done = made.patchctl("drift", "greeter", "--matrix", "--since", str(last), "--format", "github")
+    done = made.patchctl("drift", "greeter", "--matrix", "--baseline", str(last), "--format", "github")
     errors = [line for line in done.stdout.splitlines() if line.startswith("::error")]
     assert done.returncode == 1 and len(errors) == 2 and "title=drift-broke::v4: typo broke" in "".join(errors)
 
@@ -581,18 +581,18 @@ def test_since_names_a_branch_that_has_moved_on(made: Made, tmp_path: Path) -> N
     git(clock, "checkout", "--quiet", "-b", "v2")
     git(clock, "commit", "--quiet", "--allow-empty", "-m", "a fix")
     last = _written(made, drift(made, "clock", "--matrix", code=0))
-    assert drift(made, "clock", "--matrix", "--since", last, code=0)["appeared"] == []
+    assert drift(made, "clock", "--matrix", "--baseline", last, code=0)["appeared"] == []
     git(clock, "commit", "--quiet", "--allow-empty", "-m", "and another")
-    (one,) = drift(made, "clock", "--matrix", "--since", last, code=0)["appeared"]
+    (one,) = drift(made, "clock", "--matrix", "--baseline", last, code=0)["appeared"]
     assert (one["release"], one["arrive"], one["patches"]) == ("v2", 1, 1)
 
 
 def test_a_file_that_no_run_printed_is_refused(made: Made, tmp_path: Path) -> None:
     release(made, "v2", {})
-    assert made.patchctl("drift", "--since", str(tmp_path / "none")).returncode == 2
+    assert made.patchctl("drift", "--baseline", str(tmp_path / "none")).returncode == 2
     for text in ("", "[]", '{"schema": "patchctl.drift/2"}', '{"schema": "patchctl.drift/1", "stacks": [{}]}'):
         (tmp_path / "bad").write_text(text)
-        done = made.patchctl("drift", "--since", str(tmp_path / "bad"))
+        done = made.patchctl("drift", "--baseline", str(tmp_path / "bad"))
         assert done.returncode == 2 and "Traceback" not in done.stderr, text
 
 

@@ -498,7 +498,7 @@ def test_edit_again_takes_over_what_was_set_up(own: Made, tree: Path) -> None:
 def test_a_feature_as_upstream_could_take_it(small: Made, tmp_path: Path) -> None:
     """loud comes behind polite, and requires typo alone."""
     target = tmp_path / "pr"
-    data = json.loads(small.good("export", "greeter", "--pr", "loud", "--mbox", str(target), "--json"))
+    data = json.loads(small.good("export", "greeter", "--for-upstream", "loud", "--mbox", str(target), "--json"))
     assert data["files"] == ["0001-typo.patch", "0002-loud.patch"]
     texts = "".join((target / name).read_text() for name in data["files"])
     assert "Need: " in texts
@@ -514,14 +514,14 @@ def test_a_feature_as_upstream_could_take_it(small: Made, tmp_path: Path) -> Non
     git(clone, "-c", "user.name=a", "-c", "user.email=a@b", "am", "--quiet", *(str(target / n) for n in data["files"]))
     hello = (clone / "greeter/hello.py").read_text()
     assert "Hello" in hello and "LOUD" in hello and "polite" not in hello
-    done = small.patchctl("export", "greeter", "--pr", "polite", "--mbox", str(tmp_path / "polite"))
+    done = small.patchctl("export", "greeter", "--for-upstream", "polite", "--mbox", str(tmp_path / "polite"))
     assert (
         done.returncode == 4 and "polite builds on lines of a feature that is left out" in done.stderr
     )  # typo's, unsaid
     assert not (tmp_path / "polite").exists()
-    assert small.patchctl("export", "greeter", "--pr", "loud", "--mbox", str(target)).returncode == 2
-    assert small.patchctl("export", "greeter", "--pr", "loud").returncode == 2
+    assert small.patchctl("export", "greeter", "--for-upstream", "loud", "--mbox", str(target)).returncode == 2
+    assert small.patchctl("export", "greeter", "--for-upstream", "loud").returncode == 2
     assert (
         "did you mean polite"
-        in small.patchctl("export", "greeter", "--pr", "polit", "--mbox", str(tmp_path / "x")).stderr
+        in small.patchctl("export", "greeter", "--for-upstream", "polit", "--mbox", str(tmp_path / "x")).stderr
     )

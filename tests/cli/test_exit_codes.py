@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -15,7 +16,9 @@ import pytest
 from distribution import REPO, Made, git
 from on_disk import Workspace, command, copy_of, environment
 
+from patchctl import errors
 from patchctl.cli import verbs
+from patchctl.errors import PatchctlError
 
 
 @pytest.mark.parametrize("verb", ["", *verbs()])
@@ -30,6 +33,20 @@ def test_help(verb: str, tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_the_help_lists_each_verb_in_one_line_below_a_heading(small: Made) -> None:
+    shown = small.good("--help", env={"COLUMNS": "80"}).partition("Apply and inspect:")[2].splitlines()
+    named = [line.split(maxsplit=1) for line in shown if line.startswith("  ")]
+    assert dict(named) == verbs()
+    headings = ["Deploy:", "Maintain patches:", "Tool:", "Train:"]
+    assert [line for line in shown if line and not line.startswith(" ")] == headings
+
+
+def test_the_help_names_every_code_of_an_error(small: Made) -> None:
+    shown = " ".join(small.good("--help").partition("Exit codes:")[2].partition("Options:")[0].split())
+    kinds = [one for one in vars(errors).values() if isinstance(one, type) and issubclass(one, PatchctlError)]
+    assert {kind.code for kind in kinds} == {int(code) for code in re.findall(r"(\d+) \w", shown)} - {0, 1, 130}
+
+
 USAGE: dict[str, list[str]] = {
     "no-such-verb": ["aply"],
     "no-such-option": ["apply", "--profle", "full"],
@@ -41,7 +58,7 @@ USAGE: dict[str, list[str]] = {
     "workspace-is-a-file": ["status", "--workspace", __file__],
     "no-such-upstream": ["edit", "nobody"],
     "no-such-stack": ["edit", "greeter/v9"],
-    "into-without-equals": ["apply", "--profile", "full", "--into", "greeter"],
+    "into-without-equals": ["apply", "--profile", "full", "--in-place", "greeter"],
     "nothing-applied": ["revert"],
 }
 
@@ -51,6 +68,27 @@ def test_wrong_use_is_2(small: Made, case: str) -> None:
     done = small.patchctl(*USAGE[case])
     assert done.returncode == 2, done.stderr
     assert done.stderr.startswith("patchctl: ") and "Traceback" not in done.stderr and done.stdout == ""
+
+
+RENAMED = {
+    "apply --into greeter=.": "--in-place",
+    "apply --into-python python3": "--site-packages",
+    "prove loud --again": "--rerun",
+    "prove loud --part tests": "--only",
+    "drift --since FILE": "--baseline",
+    "rebase greeter --to v9 --via all": "--through",
+    "rebase --postpone --reason later": "--defer",
+    "export greeter --pr loud": "--for-upstream",
+    "docs --check": "`patchctl lock --pages`",
+    "env -p full -r quiet": "`patchctl recipe env`",
+    "labels": "`patchctl status --labels`",
+}
+
+
+@pytest.mark.parametrize("old", RENAMED)
+def test_an_old_name_is_refused_with_the_new_one(small: Made, old: str) -> None:
+    done = small.patchctl(*old.split())
+    assert done.returncode == 2 and f"called {RENAMED[old]} now" in done.stderr
 
 
 def test_no_distribution_is_2(tmp_path: Path) -> None:

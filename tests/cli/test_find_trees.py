@@ -60,7 +60,7 @@ def test_another_revision_is_refused_by_name(made: Made, base: Path) -> None:
     found = find(made, [base / "Greeter"])
     assert (found.returncode, found.stdout) == (3, "")
     assert f"{base}/Greeter, which is not the profile's v1" in found.stderr and "greeter/hello.py" in found.stderr
-    assert "--into greeter=" in found.stderr
+    assert "--in-place greeter=" in found.stderr
 
 
 def test_what_is_said_is_not_asked(made: Made, base: Path) -> None:

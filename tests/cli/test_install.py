@@ -506,7 +506,7 @@ def test_what_is_patched_where_it_is_stays_there(case: Case, tmp_path: Path) -> 
     checkout = tmp_path / "checkout"
     git(tmp_path, "clone", "--quiet", str(case.ws.made.origins / "clock"), str(checkout))
     ws = Workspace(case.ws.made, tmp_path / "into")
-    ws.apply("full", "--into", f"clock={checkout}")
+    ws.apply("full", "--in-place", f"clock={checkout}")
     data = json.loads(replace(case, ws=ws).good("install", "--json"))
     assert [t["upstream"] for t in data["trees"]] == ["greeter"]
     assert str(checkout) in data["passed_by"]["clock"]

@@ -1,4 +1,4 @@
-"""`apply --into-python` and `--into NAME=SITE-PACKAGES`: packages that a real pip and a real uv installed are patched there.
+"""`apply --site-packages` and `--in-place NAME=SITE-PACKAGES`: packages that a real pip and a real uv installed are patched there.
 
 verl and megatron-core of the package index: test_installed_upstreams.py."""
 
@@ -72,7 +72,7 @@ def pip(tmp_path: Path) -> Env:
 def test_one_command_patches_what_is_installed_and_gives_it_back(ws: Workspace, env: Env) -> None:
     before, cache = snapshot(env.site), snapshot(env.cache)
     assert env.installer == "pip" or (env.site / "greeter/hello.py").stat().st_nlink > 1
-    text = ws.apply("full", "--into-python", env.python)
+    text = ws.apply("full", "--site-packages", env.python)
     assert f"greeter      v1  sdist  applied  4 patches  tip {ws.state['trees']['greeter']['tip_commit'][:12]}" in text
     assert f"as locked  in {env.site}" in text
     assert f"left out recipe: not in the package installed in {env.site}: recipe/main.py" in text
@@ -85,7 +85,7 @@ def test_one_command_patches_what_is_installed_and_gives_it_back(ws: Workspace, 
     status = ws.json("status", "--python", env.python, code=1)  # clock is not installed
     assert [i["ours"] for t in status["trees"] if t["upstream"] == "greeter" for i in t["imports"]] == [True]
     assert ws.json("status")["clean"] is True and "no errors" in ws.good("verify")
-    assert "unchanged" in ws.apply("full") and "unchanged" in ws.apply("full", "--into-python", env.python)
+    assert "unchanged" in ws.apply("full") and "unchanged" in ws.apply("full", "--site-packages", env.python)
     ws.good("revert")
     assert snapshot(env.site) == before and snapshot(env.cache) == cache
     assert leftovers(ws.folder) == [] and list(ws.state["trees"]) == ["clock"]
@@ -94,7 +94,7 @@ def test_one_command_patches_what_is_installed_and_gives_it_back(ws: Workspace, 
 def test_another_profile_keeps_the_record_true(ws: Workspace, pip: Env) -> None:
     before = snapshot(pip.site)
     for profile in ("full", "plain", "full"):
-        ws.apply(profile, "--into-python", pip.python)
+        ws.apply(profile, "--site-packages", pip.python)
         assert pip.says("import greeter.hello") == ""  # Python compiles what it imports
         assert false_lines(pip.site, "greeter") == []
         ws.good("verify")
@@ -107,7 +107,7 @@ def test_another_profile_keeps_the_record_true(ws: Workspace, pip: Env) -> None:
 
 @pytest.mark.parametrize("inner", ["", "greeter"])
 def test_site_packages_or_the_package_in_it_may_be_named(ws: Workspace, pip: Env, inner: str) -> None:
-    text = ws.apply("full", "--into", f"greeter={pip.site / inner}")
+    text = ws.apply("full", "--in-place", f"greeter={pip.site / inner}")
     assert f"in {pip.site}" in text and "left out recipe" in text
     assert false_lines(pip.site, "greeter") == []
 
@@ -116,7 +116,7 @@ def test_without_the_source_distribution_git_serves(packed: Made, pip: Env, tmp_
     own = copy_of(packed, tmp_path)
     shutil.rmtree(own.cache / "sdist", ignore_errors=True)
     ws = Workspace(own, tmp_path / "ws")
-    done = ws.run("apply", "--profile", "full", "--into-python", pip.python, env={"PIP_FIND_LINKS": "/none"})
+    done = ws.run("apply", "--profile", "full", "--site-packages", pip.python, env={"PIP_FIND_LINKS": "/none"})
     assert done.returncode == 0, done.stderr
     assert "greeter      v1  git    applied  4 patches" in done.stdout and "left out recipe" in done.stdout
     assert false_lines(pip.site, "greeter") == []
@@ -131,14 +131,14 @@ def test_stale_bytecode_goes(ws: Workspace, pip: Env) -> None:
     py_compile.compile(str(module), str(cached), invalidation_mode=py_compile.PycInvalidationMode.UNCHECKED_HASH)
     kept = cached.read_bytes()
     assert pip.says(SHOUT) == "HELO, A"
-    ws.apply("full", "--into-python", pip.python)
+    ws.apply("full", "--site-packages", pip.python)
     assert pip.says(SHOUT) == "HELLO, A"
     ws.good("revert")
     assert pip.says(SHOUT) == "HELO, A" and cached.read_bytes() == kept
 
 
 def test_a_record_that_somebody_changed(ws: Workspace, pip: Env) -> None:
-    ws.apply("full", "--into-python", pip.python)
+    ws.apply("full", "--site-packages", pip.python)
     (record,) = pip.site.glob("greeter-*.dist-info/RECORD")
     record.write_text(record.read_text() + "mine.py,,\n")
     assert f"{record}" in ws.refused(5, "revert")
@@ -155,7 +155,7 @@ def test_generated_files_are_listed_while_they_are_there(packed: Made, pip: Env,
     stack = own.root / "manifests/stacks/greeter/v1.yaml"
     stack.write_text(stack.read_text() + GENERATED)
     ws, before = Workspace(own, tmp_path / "ws"), snapshot(pip.site)
-    ws.apply("full", "--into-python", pip.python)
+    ws.apply("full", "--site-packages", pip.python)
     assert "greeter/_version.py" in listed(pip.site, "greeter") and false_lines(pip.site, "greeter") == []
     ws.good("verify")
     ws.good("revert")
@@ -163,7 +163,7 @@ def test_generated_files_are_listed_while_they_are_there(packed: Made, pip: Env,
 
 
 def test_an_uninstalled_package(ws: Workspace, pip: Env) -> None:
-    ws.apply("full", "--into-python", pip.python)
+    ws.apply("full", "--site-packages", pip.python)
     pip.uninstall("greeter")
     assert not (pip.site / "greeter/manners.py").exists() and not (pip.site / "greeter/hello.py").exists()
     assert "no longer installed" in ws.run("status").stdout
@@ -172,7 +172,7 @@ def test_an_uninstalled_package(ws: Workspace, pip: Env) -> None:
     ws.good("revert")
     assert list(ws.state["trees"]) == ["clock"]
     pip.install(str(wheel_of(pip.folder.parent)))
-    ws.apply("full", "--into-python", pip.python)
+    ws.apply("full", "--site-packages", pip.python)
     assert false_lines(pip.site, "greeter") == []
 
 
@@ -181,52 +181,52 @@ def test_an_editable_checkout_is_found_too(ws: Workspace, pip: Env, tmp_path: Pa
     git(tmp_path, "clone", "--quiet", str(ws.made.origins / "greeter"), str(checkout))
     pip.uninstall("greeter")
     (pip.site / "greeter.pth").write_text(f"{checkout}\n")
-    text = ws.apply("full", "--into-python", pip.python)
+    text = ws.apply("full", "--site-packages", pip.python)
     assert "greeter      v1  git    applied  5 patches" in text and f"in {checkout}" in text
     assert "LOUD" in (checkout / "greeter/hello.py").read_text()
 
 
 def test_a_python_without_any_of_it(ws: Workspace, pip: Env) -> None:
     pip.uninstall("greeter")
-    message = ws.refused(2, "apply", "--profile", "full", "--into-python", pip.python)
+    message = ws.refused(2, "apply", "--profile", "full", "--site-packages", pip.python)
     assert "imports no package of this profile" in message and "patchctl install" in message
-    assert "cannot be asked" in ws.refused(2, "apply", "--profile", "full", "--into-python", "/no/python")
+    assert "cannot be asked" in ws.refused(2, "apply", "--profile", "full", "--site-packages", "/no/python")
 
 
 def test_what_is_installed_is_not_the_pin(ws: Workspace, pip: Env) -> None:
     (pip.site / "greeter/hello.py").write_text("x = 1\n")
     before = snapshot(pip.site)
-    message = ws.refused(5, "apply", "--profile", "full", "--into-python", pip.python)
+    message = ws.refused(5, "apply", "--profile", "full", "--site-packages", pip.python)
     assert f"{pip.site} is not greeter at the pin: 1 files differ" in message
     assert "patchctl identify" in message and snapshot(pip.site) == before
 
 
 def test_a_file_that_was_deleted_is_absent_and_does_not_differ(ws: Workspace, pip: Env) -> None:
     (pip.site / "greeter/hello.py").unlink()
-    message = ws.refused(5, "apply", "--profile", "full", "--into-python", pip.python)
+    message = ws.refused(5, "apply", "--profile", "full", "--site-packages", pip.python)
     assert "absent, and the patches change them: greeter/hello.py" in message and "differ" not in message
 
 
 def test_what_a_folder_without_a_record_lacks_is_named_as_absent(ws: Workspace, packed: Made, tmp_path: Path) -> None:
     site = tmp_path / "site"
     shutil.copytree(packed.origins / "greeter/greeter", site / "greeter")
-    message = ws.refused(5, "apply", "--profile", "full", "--into", f"greeter={site}", "--source", "git")
+    message = ws.refused(5, "apply", "--profile", "full", "--in-place", f"greeter={site}", "--source", "git")
     assert "absent, and the patches change them: recipe/main.py" in message and "differ" not in message
     assert "--without recipe@greeter" in message
-    ws.apply("full", "--into", f"greeter={site}", "--source", "git", "--without", "recipe@greeter")
+    ws.apply("full", "--in-place", f"greeter={site}", "--source", "git", "--without", "recipe@greeter")
 
 
 def test_symbolic_links_into_a_cache_are_refused_by_their_name(ws: Workspace, tmp_path: Path) -> None:
     env = Env(tmp_path / "env", "uv")
     env.install(str(wheel_of(tmp_path)), mode="symlink")
     cache = snapshot(env.cache)
-    assert "--link-mode symlink" in ws.refused(5, "apply", "--profile", "full", "--into-python", env.python)
+    assert "--link-mode symlink" in ws.refused(5, "apply", "--profile", "full", "--site-packages", env.python)
     assert snapshot(env.cache) == cache
 
 
 def test_two_distributions_that_claim_one_package(ws: Workspace, pip: Env) -> None:
     shutil.copytree(pip.site / "greeter-1.0.dist-info", pip.site / "greeter2-1.0.dist-info")
-    assert "list the same package" in ws.refused(2, "apply", "--profile", "full", "--into-python", pip.python)
+    assert "list the same package" in ws.refused(2, "apply", "--profile", "full", "--site-packages", pip.python)
 
 
 def test_names_are_quoted_as_installers_do(pip: Env) -> None:

@@ -49,7 +49,7 @@ def test_both_are_patched_where_they_are_installed(
     env.install("verl==0.6.0", "megatron-core==0.12.1")
     before, shared = snapshot(env.site), snapshot(env.cache)
     done = patchctl(
-        "apply", "--profile", "qwen3-235b", "--release", oldest(), "--into-python", env.python, "--skip-unavailable"
+        "apply", "--profile", "qwen3-235b", "--release", oldest(), "--site-packages", env.python, "--skip-unavailable"
     )
     for upstream in PACKAGES:
         tree = done["trees"][upstream]

@@ -1,4 +1,4 @@
-"""`apply --into NAME=DIR`: an existing checkout or an installed package is patched in place, and given back as it was."""
+"""`apply --in-place NAME=DIR`: an existing checkout or an installed package is patched in place, and given back as it was."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def checkout(small: Made, tmp_path: Path) -> Path:
 
 
 def apply_into(ws: Workspace, folder: Path, profile: str = "full", *args: str) -> str:
-    return ws.apply(profile, "--into", f"greeter={folder}", *args)
+    return ws.apply(profile, "--in-place", f"greeter={folder}", *args)
 
 
 def owners(folder: Path) -> Snapshot:
@@ -182,26 +182,28 @@ def test_inside_another_repository(ws: Workspace, small: Made, tmp_path: Path) -
 def test_not_at_the_pin(ws: Workspace, checkout: Path) -> None:
     (checkout / "README.md").write_text("another version\n")
     before = snapshot(checkout)
-    message = ws.refused(5, "apply", "--profile", "full", "--into", f"greeter={checkout}")
+    message = ws.refused(5, "apply", "--profile", "full", "--in-place", f"greeter={checkout}")
     assert str(checkout / "README.md") in message and "is not greeter at the pin: 1 files differ" in message
     assert f"patchctl identify {checkout}" in message
     assert snapshot(checkout) == before and not ws.trees()
-    dry = ws.refused(5, "apply", "--profile", "full", "--dry-run", "--into", f"greeter={checkout}")
+    dry = ws.refused(5, "apply", "--profile", "full", "--dry-run", "--in-place", f"greeter={checkout}")
     assert "is not greeter at the pin" in dry
 
 
 def test_a_folder_with_nothing_of_it(ws: Workspace, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
-    message = ws.refused(5, "apply", "--profile", "full", "--into", f"greeter={tmp_path / 'empty'}")
+    message = ws.refused(5, "apply", "--profile", "full", "--in-place", f"greeter={tmp_path / 'empty'}")
     assert "is not greeter at the pin" in message
-    assert "there is no folder" in ws.refused(2, "apply", "--profile", "full", "--into", f"greeter={tmp_path / 'no'}")
-    assert "--into nobody" in ws.refused(2, "apply", "--profile", "full", "--into", f"nobody={tmp_path}")
+    assert "there is no folder" in ws.refused(
+        2, "apply", "--profile", "full", "--in-place", f"greeter={tmp_path / 'no'}"
+    )
+    assert "--in-place nobody" in ws.refused(2, "apply", "--profile", "full", "--in-place", f"nobody={tmp_path}")
 
 
 def test_a_file_in_the_way(ws: Workspace, checkout: Path) -> None:
     (checkout / "greeter/manners.py").write_text("mine\n")
     before = snapshot(checkout)
-    message = ws.refused(5, "apply", "--profile", "full", "--into", f"greeter={checkout}")
+    message = ws.refused(5, "apply", "--profile", "full", "--in-place", f"greeter={checkout}")
     assert str(checkout / "greeter/manners.py") in message
     assert snapshot(checkout) == before
 
@@ -248,7 +250,7 @@ def test_one_name_one_place(ws: Workspace, checkout: Path, tmp_path: Path) -> No
     apply_into(ws, checkout)
     other = tmp_path / "other"
     git(tmp_path, "clone", "--quiet", str(ws.made.origins / "greeter"), str(other))
-    message = ws.refused(2, "apply", "--profile", "full", "--into", f"greeter={other}")
+    message = ws.refused(2, "apply", "--profile", "full", "--in-place", f"greeter={other}")
     assert "is applied to" in message and str(checkout) in message
 
 

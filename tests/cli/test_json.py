@@ -49,19 +49,19 @@ def test_every_verb_with_json_has_a_schema() -> None:
 
     printed = dict(outputs(cli))
     assert SCHEMAS.keys() == {f"patchctl.{verb}/1" for verb in ("error", *printed)}
-    assert {*cli.list_commands(click.Context(cli))} - {verb.partition(".")[0] for verb in printed} == {"completion"}
+    assert {*cli.list_commands(click.Context(cli))} == {verb.partition(".")[0] for verb in printed}
 
 
 def test_pages_of_json_where_they_are_kept(made: Made, tmp_path: Path) -> None:
     kept = replace(made, root=Path(shutil.copytree(made.root, tmp_path / "distribution")))
     (kept.root / FOLDER).mkdir(parents=True)
     (kept.root / PAGE).write_text("# Ours\n")
-    stale = [f["file"] for f in checked(kept, "docs", "--check", code=1)["findings"]]
+    stale = [f["file"] for f in checked(kept, "lock", "--pages", "--check", code=1)["findings"]]
     assert PAGE in stale and f"{FOLDER}/status.json" in stale
-    checked(kept, "docs")
+    checked(kept, "lock", "--pages")
     mark = "<!-- generated"
     assert (kept.root / PAGE).read_text() == f"# Ours\n{mark}" + (REPO / PAGE).read_text().partition(mark)[2]
-    assert PAGE not in {f["file"] for f in checked(kept, "docs", "--check")["findings"]}
+    assert PAGE not in {f["file"] for f in checked(kept, "lock", "--pages", "--check")["findings"]}
 
 
 def test_drift(made: Made, tmp_path: Path) -> None:
@@ -74,7 +74,7 @@ def test_drift(made: Made, tmp_path: Path) -> None:
     write_files(repo, {"greeter/hello.py": "def hello():\n    return 1\n"})
     git(repo, "commit", "--quiet", "-am", "anew")
     git(repo, "tag", "v9")
-    args = ("greeter", "--mirror", f"greeter={repo}", "--against", "v9", "--since", str(last))
+    args = ("greeter", "--mirror", f"greeter={repo}", "--against", "v9", "--baseline", str(last))
     found = checked(made, "drift", *args, code=1)
     assert found["broke"] and found["stacks"][0]["releases"][0]["patches"][0]["files"][0]["hunks"]
     assert found["stacks"][0]["releases"][0]["callers"][0]["names"]
@@ -88,7 +88,7 @@ def test_the_verbs_of_a_workspace(made: Made, tmp_path: Path) -> None:
     assert checked(made, "fetch", "--profile", "full")["sources"]
     assert checked(made, "apply", "--profile", "full", *workspace, "--dry-run")["trees"]
     checked(made, "apply", "--profile", "full", *workspace, "--without", "polite")
-    assert checked(made, "labels", *workspace)["labels"]["patchctl.lock"]
+    assert checked(made, "status", *workspace, "--labels")["labels"]["patchctl.lock"]
     (tmp_path / "ws" / "greeter" / "README.md").write_text("mine\n")
     found = checked(made, "status", *workspace, "--python", shutil.which("python3") or "python3", code=1)
     greeter = found["trees"][1]
@@ -122,7 +122,7 @@ def test_the_verbs_of_a_distribution(made: Made, tmp_path: Path) -> None:
     assert checked(made, "export", "greeter", "--mbox", str(tmp_path / "mails"))["files"]
     found = checked(made, "import", str(tmp_path / "mails"), "--stack", "greeter/mine", "--dry-run")
     assert found["patches"] and found["candidates"]
-    checked(made, "docs")
+    checked(made, "lock", "--pages")
     git(made.origins / "greeter", "commit", "--quiet", "--allow-empty", "-m", "the next one")
     git(made.origins / "greeter", "tag", "v9")
     assert checked(made, "pin", "greeter", "v9")["stack"] == "v9"
@@ -142,9 +142,9 @@ def test_the_verbs_of_recipes(tmp_path: Path) -> None:
     assert checked(made, "recipe.show", "full/loud", "--nodes", "3", code=1)["broken"]
     assert checked(made, "recipe.command", "full/loud")["overrides"]
     assert checked(made, "recipe.diff", "full/quiet", "full/loud")["differences"]
-    assert checked(made, "env", "--recipe", "full/loud")["environment"]
+    assert checked(made, "recipe.env", "full/loud")["environment"]
     assert checked(made, "report", "--out", str(tmp_path / "report.html"))["recipes"]
-    checked(made, "env", "--recipe", "full/laud", code=2)
+    checked(made, "recipe.env", "full/laud", code=2)
 
 
 def test_bundles(made: Made, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""`patchctl labels`: what an image says that it holds is what it holds, or nothing is said."""
+"""`patchctl status --labels`: what an image says that it holds is what it holds, or nothing is said."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from on_disk import Workspace
 
 
 def labels(ws: Workspace) -> dict[str, str]:
-    return dict(ws.json("labels")["labels"])
+    return dict(ws.json("status", "--labels")["labels"])
 
 
 def expected_lock(root: Path, stacks: list[str]) -> str:
@@ -33,7 +33,7 @@ def test_what_they_say(ws: Workspace) -> None:
     assert {name: value for name, value in found.items() if ".tree." in name} == {
         f"patchctl.tree.{tree['upstream']}": f"git:{tree['tip_tree']}" for tree in status["trees"]
     }
-    assert ws.good("labels").splitlines() == [f"{name}={value}" for name, value in found.items()]
+    assert ws.good("status", "--labels").splitlines() == [f"{name}={value}" for name, value in found.items()]
 
 
 def test_what_was_left_out_is_said(ws: Workspace) -> None:
@@ -70,7 +70,7 @@ def test_an_upstream_that_came_into_the_profile_later_is_not_passed_over(own_ws:
     profile.write_text("schema: 1\nname: single\nsummary: One.\nstacks:\n  greeter: v1\n")
     own_ws.apply("single")
     profile.write_text(profile.read_text() + "  clock: v2\n")
-    assert "not as it should be" in own_ws.run("labels").stderr
+    assert "not as it should be" in own_ws.run("status", "--labels").stderr
     assert "the profile single names it, and the state has no tree of it" in own_ws.run("status").stdout
 
 
@@ -91,7 +91,7 @@ def test_a_tree_that_went_back_to_its_base_and_is_wanted_again_is_not_passed_ove
     single.write_text("schema: 1\nname: single\nsummary: One.\nstacks:\n  greeter: v1\n")
     own_ws.apply("single")
     single.write_text(single.read_text() + "  clock: v2\n")
-    assert "not as it should be" in own_ws.run("labels").stderr
+    assert "not as it should be" in own_ws.run("status", "--labels").stderr
     assert "the profile single names it, and the tree is at its base" in own_ws.run("status").stdout
     assert own_ws.run("verify").returncode == 1
     own_ws.apply("single")
@@ -126,5 +126,5 @@ def test_nothing_untrue_is_said(own_ws: Workspace, spoil: str) -> None:
     elif spoil == "no-tree":
         file = own_ws.folder / ".patchctl/state.json"
         file.write_text(json.dumps({**own_ws.state, "trees": {}}))
-    message = own_ws.refused(2, "labels")
+    message = own_ws.refused(2, "status", "--labels")
     assert "try:" in message or "`patchctl" in message

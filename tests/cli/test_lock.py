@@ -152,7 +152,7 @@ def contents(made: Made) -> dict[str, bytes]:
 def kept(own: Made) -> Made:
     """A distribution that keeps pages of its patches, and editors' schemas."""
     (own.root / "manifests/schema").mkdir()
-    own.good("docs")
+    own.good("lock", "--pages")
     return own
 
 
@@ -168,7 +168,7 @@ def test_pages_and_schemas_are_written_in_the_same_run(kept: Made) -> None:
     assert {path for path in before if before[path] != after[path]} == {LOCK, page, patch}
     code, found = run(kept)
     assert (code, found["written"], found["removed"]) == (0, [], []) and contents(kept) == after
-    assert kept.good("docs") == "checked 4 patches: no errors\n" and contents(kept) == after
+    assert kept.good("lock", "--pages") == "checked 4 patches: no errors\n" and contents(kept) == after
 
 
 def test_check_names_each_file_that_would_differ(kept: Made) -> None:
@@ -221,7 +221,7 @@ def test_patches_of_two_stacks_that_two_people_change_merge(kept: Made) -> None:
                 kept.patch(feature), f"Subject: [PATCH] {subject(kept, feature)}", f"Subject: [PATCH] {feature}: do it"
             )
             kept.good("lock")
-            kept.good("docs", "--check")
+            kept.good("lock", "--pages", "--check")
         git(root, "add", "--all")
         git(root, "commit", "--quiet", "-m", branch)
     git(root, "merge", "--quiet", "-m", "both", "one")

@@ -255,7 +255,7 @@ def test_of_the_source_distribution_alone(made: Made) -> None:
     (same,) = json.loads(made.good("identify", str(workspace / "greeter"), "--json"))["trees"]
     assert (same["commit"], same["stacks"], same["exact"]) == (f"sdist:{sha256}", ["v1.1rc2"], True)
     assert f"sdist:{sha256}" in made.good("list", "stacks", "--json")
-    made.good("docs")
+    made.good("lock", "--pages")
 
     made.good("edit", "greeter/v1.1rc2", "--dir", str(workspace.parent / "edited"))
     made.good("export", "greeter/v1.1rc2", "--dir", str(workspace.parent / "edited"))

@@ -1,4 +1,4 @@
-"""manifests/practice.yaml: what documents of the practice call our switches; in `docs`, `verify` and `show`."""
+"""manifests/practice.yaml: what documents of the practice call our switches; in `lock --pages`, `verify` and `show`."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def made(original: Made, tmp_path: Path) -> Made:
 
 
 def test_the_page_joins_the_names_with_our_switches(made: Made) -> None:
-    made.good("docs")
+    made.good("lock", "--pages")
     rows = (made.root / "docs/practice/switches.md").read_text().splitlines()
     polite = "[polite](../../docs/patches/greeter/v1/polite.md)"
     assert f"| `MANNERS=1` | 007 | {polite} | `env GREETER_POLITE=1` | Once \\| for all. |" in rows
@@ -50,15 +50,15 @@ def test_the_page_joins_the_names_with_our_switches(made: Made) -> None:
 
 
 def test_a_page_that_is_behind_is_found(made: Made) -> None:
-    made.good("docs")
+    made.good("lock", "--pages")
     made.edit("manifests/practice.yaml", "Nothing reads it.", "Nobody reads it.")
-    (finding,) = json.loads(made.patchctl("docs", "--check", "--json").stdout)["findings"]
+    (finding,) = json.loads(made.patchctl("lock", "--pages", "--check", "--json").stdout)["findings"]
     assert (finding["rule"], finding["file"]) == ("page-stale", "docs/practice/switches.md")
 
 
 def test_without_the_manifest_there_is_no_page(made: Made) -> None:
     (made.root / "manifests/practice.yaml").unlink()
-    made.good("docs")
+    made.good("lock", "--pages")
     assert not (made.root / "docs/practice").exists()
 
 

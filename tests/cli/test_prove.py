@@ -152,9 +152,9 @@ def test_what_is_on_record_makes_no_trees(proven: Made) -> None:
 
     code, said = prove_without_a_source()
     assert code == 0 and "proven" in said
-    assert prove_without_a_source("--again")[0] == 3
+    assert prove_without_a_source("--rerun")[0] == 3
     (proven.root / MUTANT).write_text(MUTATION + "\n")
-    assert prove_without_a_source("--part", "tests")[0] == 0
+    assert prove_without_a_source("--only", "tests")[0] == 0
     assert prove_without_a_source()[0] == 3
 
 
@@ -188,7 +188,7 @@ def test_what_the_record_shows_does_not_run_again(proven: Made) -> None:
     feature = prove(made)
     assert (feature["kept"], list(feature["mutants"])) == (2, ["typo.other"])
     (made.root / FEATURE / "mutants/typo.other.yaml").unlink()
-    assert len(prove(made, "--again")["base"]) == 2
+    assert len(prove(made, "--rerun")["base"]) == 2
     assert (made.root / RECORD).read_bytes() == first
 
 
@@ -208,9 +208,9 @@ def test_what_moved_with_the_same_bytes_does_not_run_again(proven: Made) -> None
 
 
 def test_parts_are_recorded_apart(made: Made) -> None:
-    assert prove(made, "--part", "tests")["mutants"] == {}
+    assert prove(made, "--only", "tests")["mutants"] == {}
     assert unproven(made) == ["mutation typo was not run"]
-    assert prove(made, "--part", "mutants")["base"] == []
+    assert prove(made, "--only", "mutants")["base"] == []
     assert unproven(made) == []
 
 
@@ -345,17 +345,17 @@ def test_a_run_into_a_file_names_each_step_as_it_begins(made: Made) -> None:
 
 def test_what_is_red_can_be_run_again(made: Made, tmp_path: Path) -> None:
     write(made.root, {TEST: TESTS.replace('"Hello" in', '"Hullo" in')})
-    done = made.patchctl("prove", "typo", "--trees", trees(made), "--part", "tests")
+    done = made.patchctl("prove", "typo", "--trees", trees(made), "--only", "tests")
     (again,) = [line for line in done.stdout.splitlines() if line.startswith("    again: ")]
     ran = subprocess.run(shlex.split(again)[1:], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert ran.returncode == 1 and "1 failed, 1 passed" in ran.stdout, ran.stdout + ran.stderr
-    done = made.patchctl("prove", "typo", "--part", "tests")
+    done = made.patchctl("prove", "typo", "--only", "tests")
     kept = "    again: patchctl prove typo --stack greeter/v1 --trees build/trees/greeter-v1 "
     assert any(line.startswith(kept) for line in done.stdout.splitlines()), done.stdout
 
 
 def test_trees_are_made_where_none_are_named(made: Made) -> None:
-    done = made.good("prove", "typo", "--part", "tests")
+    done = made.good("prove", "typo", "--only", "tests")
     assert done.startswith(
         "proven: greeter/v1 typo: 1/1 on red unpatched, 1/1 off green unpatched, 1/1 on green patched"
     )
@@ -426,7 +426,7 @@ def test_alone_is_with_what_it_requires_and_nothing_else(tmp_path: Path) -> None
     assert not list((made.root / "patches").rglob("evidence.json"))
     assert made.patchctl("prove", "b").returncode == 0
     before = (made.root / "patches/greeter/v1/b/evidence.json").read_bytes()
-    assert made.patchctl("prove", "b", "--alone", "--part", "tests").returncode == 1
+    assert made.patchctl("prove", "b", "--alone", "--only", "tests").returncode == 1
     assert (made.root / "patches/greeter/v1/b/evidence.json").read_bytes() == before
     assert "--alone makes its trees" in made.patchctl("prove", "b", "--alone", "--trees", str(tmp_path / "t")).stderr
 

@@ -545,8 +545,8 @@ def test_a_patch_is_left_for_later(made: Made) -> None:
     manifest.write_text(manifest.read_text() + f"postponed:\n{later}  polite: with typo\n")
     assert not left_findings(made)
     begin(made, code=4)
-    assert "why is typo postponed?" in rebase(made, "--postpone", code=2)["error"]["what"]
-    rebase(made, "--postpone", "--reason", "waits for v2.1, which says Helo again", code=4)
+    assert "why is typo postponed?" in rebase(made, "--defer", code=2)["error"]["what"]
+    rebase(made, "--defer", "--reason", "waits for v2.1, which says Helo again", code=4)
     found = rebase(made, "--skip", "--reason", "with typo", code=20)
     assert found["dropped"] == {"polite": "with typo"} and outcomes(found)["typo"] == "postponed"
     assert found["postponed"] == {"typo": "waits for v2.1, which says Helo again"}
@@ -576,8 +576,8 @@ def test_a_stop_says_what_is_new_and_what_was_left_out(tmp_path: Path) -> None:
     made = make_distribution(tmp_path / "made", (replace(GREETER, patches=patches),))
     goes_on(made, OTHER_WORDS)
     begin(made, code=4)
-    rebase(made, "--postpone", "--reason", "later", code=4)
-    stopped = made.patchctl("rebase", "--postpone", "--reason", "with typo").stdout
+    rebase(made, "--defer", "--reason", "later", code=4)
+    stopped = made.patchctl("rebase", "--defer", "--reason", "with typo").stdout
     assert stopped.startswith("1 patch before, see patchctl rebase --status\npostponed polite: with typo\n")
     assert "typo: later" not in stopped
     assert "    greeter/manners.py: made by polite, which is postponed\n" in stopped
@@ -630,7 +630,7 @@ def test_release_by_release(made: Made) -> None:
     goes_on(made, AGAIN)
     assert begin(made, code=4)["stopped_at"]["kind"] == "conflict"
     rebase(made, "--abort")
-    found = begin(made, "--via", "all", "--drop-upstreamed", code=4)
+    found = begin(made, "--through", "all", "--drop-upstreamed", code=4)
     assert found["stages"] == ["v1.1", "v1.2", "v2"] and found["stage"] == "v1.2"
     assert "v1.1: " in found["dropped"]["typo"] and "spell it right" in found["dropped"]["typo"]
     file = tree_of(made) / HELLO
@@ -961,7 +961,7 @@ def ends(made: Made) -> None:
     assert git(tree_of(made), "for-each-ref", "refs/patchctl/rebase/") == ""
 
 
-@pytest.mark.parametrize("verb", [("--skip", "--reason", "no"), ("--postpone", "--reason", "no"), ("--abort",)])
+@pytest.mark.parametrize("verb", [("--skip", "--reason", "no"), ("--defer", "--reason", "no"), ("--abort",)])
 def test_the_lock_of_a_killed_git_of_ours_is_no_obstacle(made: Made, verb: tuple[str, ...]) -> None:
     tree = stopping(made)
     (tree / HELLO).write_text("HALF = 1\n")
@@ -997,7 +997,7 @@ def test_a_lock_that_cannot_be_written_is_made_by_the_next_run(made: Made) -> No
     assert in_the_way.with_name("v2.json").exists()
 
 
-@pytest.mark.parametrize("verb", [("--skip", "--reason", "no"), ("--postpone", "--reason", "no"), ("--abort",)])
+@pytest.mark.parametrize("verb", [("--skip", "--reason", "no"), ("--defer", "--reason", "no"), ("--abort",)])
 @pytest.mark.parametrize("new", [True, False])
 def test_what_is_staged_and_nowhere_else_is_asked_for(made: Made, verb: tuple[str, ...], new: bool) -> None:
     tree = stopping(made)

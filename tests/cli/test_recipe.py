@@ -1,4 +1,4 @@
-"""`patchctl recipe` and `patchctl env` on a small distribution, and what `verify` says of its recipes."""
+"""`patchctl recipe` on a small distribution, and what `verify` says of its recipes."""
 
 from __future__ import annotations
 
@@ -136,18 +136,18 @@ def test_a_path_that_nobody_gave_is_asked_for_when_it_runs(made: Made, tmp_path:
 
 
 def test_env_in_each_format(made: Made) -> None:
-    script = made.good("env", "-p", "full", "-r", "quiet")
+    script = made.good("recipe", "env", "-p", "full", "quiet")
     assert "# on each node: export GREETER_PORT=...   a free port of this node" in script
     done = subprocess.run(["sh", "-c", f'{script}echo "$QUEUE $GREETING"'], capture_output=True, text=True, check=True)
     assert done.stdout == "2 it's ${HOME}\n"
-    assert made.good("env", "-r", "full/loud", "--format", "dotenv").splitlines() == [
+    assert made.good("recipe", "env", "full/loud", "--format", "dotenv").splitlines() == [
         "QUEUE=1",
         "GREETER_LOUD=3",
         "LD_PRELOAD=/voices/low",
     ]
-    found = json.loads(made.good("env", "-r", "full/quiet", "--format", "json"))
+    found = json.loads(made.good("recipe", "env", "full/quiet", "--format", "json"))
     assert found["environment"] == {"QUEUE": "2", "GREETING": "it's ${HOME}"}
-    refused = made.patchctl("env", "-r", "full/quiet", "--format", "dotenv")
+    refused = made.patchctl("recipe", "env", "full/quiet", "--format", "dotenv")
     assert refused.returncode == 2 and "cannot be said in a dotenv file" in refused.stderr
 
 
@@ -158,7 +158,7 @@ def test_no_text_of_a_recipe_reaches_the_shell(made: Made, tmp_path: Path) -> No
     made.edit(LOUD, 'limits: ["Ears: none."]', f"limits: [{text}]")
     made.edit("manifests/recipes/shared/base.yaml", "GREETER_PORT: a free port of this node", f"GREETER_PORT: {text}")
     made.edit("manifests/recipes/shared/base.yaml", "what: the greeter's book", f"what: {text}")
-    for args in (["env", "-r", "full/loud"], ["recipe", "command", "full/loud"]):
+    for args in (["recipe", "env", "full/loud"], ["recipe", "command", "full/loud"]):
         subprocess.run(["sh", "-c", made.good(*args)], cwd=tmp_path, env={"PATH": "/usr/bin:/bin"}, check=False)
     assert not (tmp_path / "owned").exists()
 
@@ -182,9 +182,9 @@ def test_diff_names_what_only_one_has(made: Made) -> None:
         (["recipe", "show", "full"], "full is a profile, and which recipe of it?"),
         (["recipe", "show", "full"], "full/loud, full/quiet"),
         (["recipe", "show", "plain"], "the profile plain has no recipes"),
-        (["env", "-p", "full", "-r", "full"], "full has no recipe 'full'"),
+        (["recipe", "env", "-p", "full", "full"], "full has no recipe 'full'"),
         (["recipe", "show", "ful/loud"], "no profile 'ful'; did you mean 'full'?"),
-        (["env", "-p", "plain", "-r", "full/loud"], "are of two profiles"),
+        (["recipe", "env", "-p", "plain", "full/loud"], "are of two profiles"),
         (["recipe", "command", "full/loud", "--size", "promt=1"], "no size 'promt'; did you mean 'prompt'?"),
         (["recipe", "command", "full/loud", "--size", "prompt=1.5"], "expected a whole number"),
         (["recipe", "command", "full/loud", "--path", "modl=/m"], "no path 'modl'; did you mean 'model'?"),
@@ -210,7 +210,7 @@ def test_a_run_that_breaks_a_rule_is_refused_with_what_to_try(made: Made) -> Non
     assert "full/loud breaks tokens-fit: tokens fit the devices" in done.stderr
     assert "greeter.tokens % devices == 0 does not hold: 16 and 0" in done.stderr
     assert "(a device has one ear). Try: other sizes" in done.stderr
-    assert made.patchctl("env", "-r", "full/loud", "--nodes", "3").returncode == 2
+    assert made.patchctl("recipe", "env", "full/loud", "--nodes", "3").returncode == 2
     shown = made.patchctl("recipe", "show", "full/loud", "--nodes", "3")
     assert shown.returncode == 1 and "[tokens-fit]" in shown.stdout
 
@@ -233,7 +233,7 @@ def test_an_override_that_the_framework_does_not_know_is_refused(made: Made) -> 
     assert findings(made) == []
     made.good("recipe", "command", "full/loud", "greeter.text=x", "+trainer.own=1")
     typo = ("greeter.txt=x",)
-    for verb in (["recipe", "command", "full/loud"], ["env", "-r", "full/loud"]):
+    for verb in (["recipe", "command", "full/loud"], ["recipe", "env", "full/loud"]):
         done = made.patchctl(*verb, *typo)
         assert done.returncode == 2 and done.stdout == ""
         assert "greeter.txt is none of greeting" in done.stderr and "Try: greeter.text" in done.stderr

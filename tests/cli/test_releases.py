@@ -57,7 +57,7 @@ def test_the_release_that_is_named_is_taken_and_the_workspace_remembers_it(made:
     assert "release    2001.11" in made.good("status", "--workspace", str(tmp_path / "new"))
     for name in ("new", "old"):
         made.good("verify", "--workspace", str(tmp_path / name))
-    assert "patchctl.release=2001.11" in made.good("labels", "--workspace", str(tmp_path / "new"))
+    assert "patchctl.release=2001.11" in made.good("status", "--labels", "--workspace", str(tmp_path / "new"))
 
 
 def test_without_a_name_the_oldest_is_taken_while_none_is_proven_and_it_says_why(made: Made, tmp_path: Path) -> None:
@@ -93,7 +93,7 @@ def test_a_state_of_before_there_were_sets_is_of_the_oldest(made: Made, tmp_path
         "recipe show full/loud",
         "recipe command full/loud",
         "recipe diff full/loud full/quiet",
-        "env -r loud",
+        "recipe env loud",
         "preflight -r loud",
         "cluster preflight -r loud",
         "cluster verify",
@@ -156,11 +156,11 @@ def test_a_recipe_is_that_of_the_release(trained: Made) -> None:
     assert shown["extends"] == ["2001.11/shared/base"]
     script = trained.good("recipe", "command", "full/quiet", "--release", "2001.11")
     assert script.startswith("# full/quiet, release 2001.11: By text.") and "later" in script
-    said = json.loads(trained.good("env", "-r", "full/quiet", "--release", "2001.11", "--json"))
+    said = json.loads(trained.good("recipe", "env", "full/quiet", "--release", "2001.11", "--json"))
     assert (said["release"], said["environment"]) == ("2001.11", {})
 
 
-@pytest.mark.parametrize("words", [("recipe", "show"), ("recipe", "command"), ("env", "-r")], ids=" ".join)
+@pytest.mark.parametrize("words", [("recipe", "show"), ("recipe", "command"), ("recipe", "env")], ids=" ".join)
 def test_a_recipe_can_be_named_with_its_release(trained: Made, words: tuple[str, ...]) -> None:
     assert trained.good(*words, "full/quiet@2001.11") == trained.good(*words, "full/quiet", "--release", "2001.11")
     done = trained.patchctl(*words, "full/quiet@2001.11", "--release", "2001.02")
@@ -177,7 +177,7 @@ def test_a_recipe_that_a_release_has_not_is_no_recipe_there(trained: Made) -> No
 
 
 @pytest.mark.parametrize(
-    "words", [("recipe", "show"), ("recipe", "command"), ("env", "-r"), ("preflight", "-r")], ids=" ".join
+    "words", [("recipe", "show"), ("recipe", "command"), ("recipe", "env"), ("preflight", "-r")], ids=" ".join
 )
 def test_a_recipe_of_another_release_is_told_with_its_release(trained: Made, words: tuple[str, ...]) -> None:
     done = trained.patchctl(*words, "full/loud", env={"PATCHCTL_RELEASE": "2001.11"})
@@ -352,7 +352,7 @@ WORDS = [
     "edit clock",
     "export clock --check",
     "export clock --mbox OUT",
-    "export clock --pr step --mbox OUT",
+    "export clock --for-upstream step --mbox OUT",
     "new chime --stack clock",
     "import SERIES --stack clock --dry-run",
     "drift clock --against v9 --save-plan OUT",

@@ -156,7 +156,7 @@ def test_a_tree_that_the_profile_does_not_have_is_not_asked_for(own_ws: Workspac
     wrapper.write_text(f'#!/bin/sh\nPYTHONPATH="{own_ws.folder}/greeter" exec "{sys.executable}" "$@"\n')
     wrapper.chmod(wrapper.stat().st_mode | stat.S_IXUSR)
     assert own_ws.json("status", "--python", str(wrapper))["clean"] is True
-    found = own_ws.json("labels")["labels"]
+    found = own_ws.json("status", "--labels")["labels"]
     assert [name for name in found if ".tree." in name] == ["patchctl.tree.greeter"]
 
 

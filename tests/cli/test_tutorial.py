@@ -36,7 +36,7 @@ def lines(page: str) -> list[str]:
 @pytest.mark.parametrize("page", TUTORIALS)
 def test_the_first_image_is_made_where_the_operators_are(page: str) -> None:
     builds = [line for line in lines(page) if line.startswith("scripts/build_image.sh")]
-    assert builds and all("--into" in shlex.split(line) for line in builds)
+    assert builds and all("--in-place" in shlex.split(line) for line in builds)
 
 
 @pytest.mark.parametrize("page", TUTORIALS)

@@ -209,7 +209,7 @@ def test_what_belongs_to_another_is_for_looking(place: Place) -> None:
         place.refused(CARL, *args, cache=cache, names=ws, owner=f"uid {ANNE}")
     for args in (("apply", *FULL, "--without", "loud", *at), ("fetch", "--refresh", *FULL)):
         place.refused(CARL, *args, cache=cache, names=cache, owner=f"uid {ANNE}")
-    place.refused(CARL, "docs", cache=cache, names=place.made.root, owner="root")
+    place.refused(CARL, "lock", "--pages", cache=cache, names=place.made.root, owner="root")
 
 
 @pytest.mark.parametrize("closed", ["ws", "ws/.patchctl", "ws/.patchctl/state.json", "ws/.patchctl/lock"])

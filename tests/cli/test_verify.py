@@ -27,7 +27,7 @@ def original(tmp_path_factory: pytest.TempPathFactory) -> Made:
     """Locked, with generated pages and schemas."""
     made = make_distribution(tmp_path_factory.mktemp("original"), lock=True)
     (made.root / "manifests" / "schema").mkdir()
-    made.good("docs")
+    made.good("lock", "--pages")
     return made
 
 
@@ -87,7 +87,7 @@ def rename_loud(made: Made) -> None:
     old = made.patch("loud")
     old.rename(old.with_name("0005-feature-loud.patch"))
     made.edit(STACK, "0003-feature-loud", "0005-feature-loud")
-    made.good("docs")
+    made.good("lock", "--pages")
 
 
 def change_lock(made: Made, change: Callable[[dict[str, Any]], object]) -> None:

@@ -166,7 +166,7 @@ def test_a_workspace_without_a_tree_is_a_fault(place: Place) -> None:
         assert done.returncode == 1 and "no tree" in done.stdout
     done = place.made.patchctl("status", "--workspace", str(place.workspace))
     assert done.returncode == 1 and "no tree" in done.stdout
-    place.change_state(lambda s: s.update(profile=None, skipped=[]))  # only `--into` checkouts, and reverted
+    place.change_state(lambda s: s.update(profile=None, skipped=[]))  # only `--in-place` checkouts, and reverted
     code, report = place.verify()
     assert (code, rules(report)) == (1, {"tree-missing"})
 
@@ -192,15 +192,16 @@ def test_the_distribution_that_was_applied_is_found_from_the_state(place: Place,
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="another user can be taken on by root only")
-@pytest.mark.parametrize(("verb", "code"), [("verify", 3), ("status", 0), ("labels", 2)])
-def test_a_distribution_that_others_may_not_read_is_gone(place: Place, verb: str, code: int) -> None:
+@pytest.mark.parametrize(("words", "code"), [("verify", 3), ("status", 0), ("status --labels", 2)])
+def test_a_distribution_that_others_may_not_read_is_gone(place: Place, words: str, code: int) -> None:
     """Root's cache, where a bundle's distribution lies, and a health check as another user."""
     with folder_for_all() as top:
         closed = top / "closed"
         root = shutil.copytree(place.made.root, closed / "distribution")
         workspace = shutil.copytree(place.workspace, top / "ws", symlinks=True)
         Place(place.made, workspace).change_state(lambda s: s.update(root=str(root)))
-        line = [sys.executable, "-c", AS_NOBODY, verb, "--workspace", str(workspace)]
+        verb, *more = words.split()
+        line = [sys.executable, "-c", AS_NOBODY, verb, "--workspace", str(workspace), *more]
         env = {"PATH": os.environ["PATH"], "PYTHONPATH": str(REPO), "HOME": "/nonexistent"}
         os.chmod(closed, 0o700)
         done = subprocess.run(line, env=env, cwd="/", capture_output=True, text=True, check=False)
@@ -209,10 +210,10 @@ def test_a_distribution_that_others_may_not_read_is_gone(place: Place, verb: str
 
 def test_a_wrong_variable_is_not_passed_by(place: Place, tmp_path: Path) -> None:
     """The distribution that the workspace was made from is not what was named."""
-    for verb in ("labels", "status", "verify"):
-        line = (verb, "--workspace", str(place.workspace))
+    for words in (["status", "--labels"], ["status"], ["verify"]):
+        line = (*words, "--workspace", str(place.workspace))
         done = run_patchctl(*line, home=tmp_path / "home", env={"PATCHCTL_ROOT": str(tmp_path / "typo")})
-        assert done.returncode == 2 and "PATCHCTL_ROOT names" in done.stderr, verb
+        assert done.returncode == 2 and "PATCHCTL_ROOT names" in done.stderr, words
 
 
 HELLO = "greeter/greeter/hello.py"
@@ -220,7 +221,7 @@ HELLO = "greeter/greeter/hello.py"
 AS_NOBODY = """
 import os, sys
 from patchctl.__main__ import run
-for warm_up in ("status", "labels", "verify"):
+for warm_up in ("status", "verify"):
     run([warm_up, *sys.argv[2:]])
 import patchctl.terminal.failure, patchctl.git.run
 patchctl.git.run._config_folder.cache_clear()  # that folder is root's
@@ -519,7 +520,7 @@ def test_an_into_checkout(place: Place, tmp_path: Path) -> None:
     checkout = tmp_path / "checkout"
     git(tmp_path, "clone", "--quiet", str(place.made.origins / "greeter"), str(checkout))
     into = Place(place.made, tmp_path / "into")
-    into.apply("full", "--into", f"greeter={checkout}")
+    into.apply("full", "--in-place", f"greeter={checkout}")
     assert into.verify()[0] == 0
     (checkout / "README.md").unlink()  # a wheel has no such file either
     assert into.verify()[0] == 0

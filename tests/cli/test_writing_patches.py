@@ -51,7 +51,7 @@ def made(tmp_path: Path) -> Made:
         write_files(
             made.root, {f"{folder}/tests/test_{patch.feature}.py": "", f"{folder}/mutants/{patch.feature}.yaml": ""}
         )
-    made.good("docs")
+    made.good("lock", "--pages")
     made.good("verify")
     return made
 

@@ -2,7 +2,7 @@
 
     python fuzz_verbs.py FOLDER SEED FIRST COUNT
 
-FOLDER holds distribution/, cache/ and template/: a workspace with a tree of its own and one of --into. Each case gets a
+FOLDER holds distribution/, cache/ and template/: a workspace with a tree of its own and one of --in-place. Each case gets a
 copy of it at FOLDER/inside/ws, and prints a line: number, verb, exit code. One process for all, which forks for each verb.
 """
 

@@ -28,7 +28,7 @@ _PATHS = re.compile(r'(?:(?:AT_FDCWD|\d+)<((?:[^>\\]|\\.)*)>, )?"((?:[^"\\]|\\.)
 
 @pytest.fixture
 def made(tmp_path: Path) -> Made:
-    """A distribution with a workspace that has a tree of its own and a checkout of --into."""
+    """A distribution with a workspace that has a tree of its own and a checkout of --in-place."""
     made = make_distribution(tmp_path, lock=True)
     template = tmp_path / "inside"  # where each case will be: a checkout is known by its full path
     template.mkdir()
@@ -39,7 +39,7 @@ def made(tmp_path: Path) -> Made:
     assert commit is not None
     git(template / "clock", "checkout", "-q", commit[1])
     made.good(
-        "apply", "--profile", "full", "--workspace", str(template / "ws"), "--into", f"clock={template / 'clock'}"
+        "apply", "--profile", "full", "--workspace", str(template / "ws"), "--in-place", f"clock={template / 'clock'}"
     )
     template.rename(tmp_path / "template")
     (tmp_path / "decoy").mkdir()

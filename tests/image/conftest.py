@@ -124,5 +124,5 @@ def _into(layout: Layout, request: pytest.FixtureRequest, named: str) -> Iterato
     make(layout, trees.resolve())
     name = f"localhost/patchctl-test-{layout.name}"
     base = named.format(digest=digest(layout.image))
-    yield build(name, "--into", "--base", base, "--apply", "--skip-unavailable", "--no-runtime")
+    yield build(name, "--in-place", "--base", base, "--apply", "--skip-unavailable", "--no-runtime")
     buildah("rmi", "-f", name, layout.image, check=False)

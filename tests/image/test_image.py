@@ -46,8 +46,8 @@ def locked_tree(upstream: str, form: str, lacking: set[str]) -> str:
 
 
 def check_labels(image: Image) -> None:
-    """They are what `patchctl labels` says inside, and each tree is the one that the lock promises."""
-    said = image.run("patchctl", "labels", "--json")
+    """They are what `patchctl status --labels` says inside, and each tree is the one that the lock promises."""
+    said = image.run("patchctl", "status", "--labels", "--json")
     assert said.returncode == 0, said.stderr
     assert json.loads(said.stdout)["labels"].items() <= image.labels.items()
     status = json.loads(image.run("patchctl", "status", "--json").stdout)
@@ -249,7 +249,7 @@ OTHERS = next(one for one in distribution().variants[PROFILE] if one.release != 
 def test_a_base_of_another_release_stops_the_build(image_into: Image) -> None:
     """Its trees are named, and its Python is, which a base that brings its own runtime may have."""
     with pytest.raises(AssertionError) as refused:
-        build(REFUSED, "--into", "--base", VLLM_ASCEND.image, "--no-runtime", release=OTHERS.release)
+        build(REFUSED, "--in-place", "--base", VLLM_ASCEND.image, "--no-runtime", release=OTHERS.release)
     said, pin = str(refused.value), stack_of("vllm", PROFILE, OTHERS.release).name
     assert f"{PROFILE} wants {OTHERS.runtime['python']} on release {OTHERS.release}" in said
     assert f"/vllm-workspace/vllm, which is not the profile's {pin}" in said

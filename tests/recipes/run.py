@@ -5,7 +5,7 @@ Usage: run.py --trees DIR [--release NAME] [--only PROFILE/RECIPE ...] [--compar
               [--records DIR] [--table FILE] [--timeout S]
        run.py --trees DIR --only PROFILE/RECIPE --steps N [--page FILE]      each update looked into, and no record
        run.py --trees DIR --only PROFILE/RECIPE --out DIR --with KEY=VALUE ... [--model PROFILE]   other settings, and no record
-The interpreter with torch is PATCHCTL_TORCH_PYTHON. What has a record of these trees and settings is not run again (--again): a
+The interpreter with torch is PATCHCTL_TORCH_PYTHON. What has a record of these trees and settings is not run again (--rerun): a
 run that was stopped goes on, on another machine too. Exit status: 0; 1 where a recipe did not run to its end and known.yaml does not
 say that it stops so.
 """
@@ -71,10 +71,10 @@ def main() -> int:
                 print(f"{'/'.join(key)} does not run here: {lacking}")
     session = Session(place, known, records, other, asked.timeout)
     for key in keys:
-        session.run(key, asked.again)
+        session.run(key, asked.rerun)
     for key, variant in variants(known, shipped(known), asked.compare):
         if key in keys and good(records.found["/".join(key)]):
-            session.compare(key, variant, asked.again)
+            session.compare(key, variant, asked.rerun)
     records.write()
     for title in map("/".join, keys):
         if reason := None if good(records.found[title]) else of.known_stop(title, records.found[title]["why"]):
@@ -99,28 +99,28 @@ class Session:
     def _place(self, key: Key) -> Place:
         return place_of(self.place, resolve(self.known, *key))
 
-    def run(self, key: Key, again: bool = False) -> None:
+    def run(self, key: Key, rerun: bool = False) -> None:
         title = "/".join(key)
         before = self.records.found.get(title, {})
         other = self._other(key)
         state = state_of(self.place.trees, shrunk(self.known, key, {}, other), self.known)
-        if again or before.get("state") != state:
+        if rerun or before.get("state") != state:
             found = look_at(self._place(key), self.known, key, self.timeout, other)
             self._done(key, "on", state)
             self.records.keep(title, found | {"state": state, "compared": before.get("compared", {})})
 
-    def compare(self, key: Key, variant: Variant, again: bool = False) -> None:
+    def compare(self, key: Key, variant: Variant, rerun: bool = False) -> None:
         title = "/".join(key)
         found, other = self.records.found[title], self._other(key)
         state = state_of(self.place.trees, variant.made(self.known, key, {}, other), self.known)
-        if not again and found["compared"].get(variant.name, {}).get("state") == state:
+        if not rerun and found["compared"].get(variant.name, {}).get("state") == state:
             return
         # A record of another machine left no run here to hold this one against.
         if not self._here(key, "on", found["state"]):
             begun(self._place(key), self.known, key, self.timeout, other)
             self._done(key, "on", found["state"])
         if variant.beside != "on" and not self._here(key, variant.beside, found["compared"][variant.beside]["state"]):
-            self.compare(key, variant_of(variant.beside, found["compared"][variant.beside]), again=True)
+            self.compare(key, variant_of(variant.beside, found["compared"][variant.beside]), rerun=True)
             found = self.records.found[title]
         one = compared(self._place(key), self.known, key, variant, self.timeout, other)
         self._done(key, variant.name, state)
@@ -168,7 +168,7 @@ def arguments(given: list[str]) -> argparse.Namespace:
     parser.add_argument("--records", type=Path, help="a folder for the results, a file a recipe; OUT without it")
     parser.add_argument("--table", type=Path)
     parser.add_argument("--timeout", type=float, default=900.0)
-    parser.add_argument("--again", action="store_true")
+    parser.add_argument("--rerun", action="store_true")
     parser.add_argument(
         "--compare",
         type=lambda text: text.split(","),

@@ -78,6 +78,11 @@ def test_signers_without_a_bundle_are_wrong_use(signed: Path) -> None:
     assert build(signed.parent, "--allowed-signers", "allowed").returncode == 2
 
 
+def test_the_old_name_of_in_place_is_refused_with_the_new_one(tmp_path: Path) -> None:
+    done = build(tmp_path, "--into")
+    assert done.returncode == 2 and "called --in-place now" in done.stderr
+
+
 def taken_on(profile: str) -> str:
     """The release that patchctl takes the profile on by itself."""
     found = on_release(distribution(), None, print).profile(profile).release
@@ -86,7 +91,7 @@ def taken_on(profile: str) -> str:
 
 
 @pytest.mark.parametrize("profile", sorted(distribution().variants))
-@pytest.mark.parametrize("way", [(), ("--into",)])
+@pytest.mark.parametrize("way", [(), ("--in-place",)])
 def test_without_a_release_the_base_is_that_of_the_one_that_patchctl_takes(
     tmp_path: Path, profile: str, way: tuple[str, ...]
 ) -> None:
@@ -111,7 +116,7 @@ def test_a_build_without_the_script_has_that_base_too(file: str, key: str) -> No
 
 
 @pytest.mark.parametrize("release", distribution().releases)
-@pytest.mark.parametrize(("options", "base"), [((), "base"), (("--into",), "into"), (("--base", "mine:1"), "")])
+@pytest.mark.parametrize(("options", "base"), [((), "base"), (("--in-place",), "into"), (("--base", "mine:1"), "")])
 @pytest.mark.parametrize("way", ["option", "shell"])
 def test_the_base_is_that_of_the_release(
     tmp_path: Path, release: str, options: tuple[str, ...], base: str, way: str

@@ -280,7 +280,7 @@ def test_a_wait_runs_out(ray_shell: Shell) -> None:
 
 
 def test_an_environment_that_lacks_a_path_is_refused(ray_shell: Shell) -> None:
-    """`patchctl env` leaves a path that nobody has given to a variable; here the file of one is on no node."""
+    """`patchctl recipe env` leaves a path that nobody has given to a variable; here the file of one is on no node."""
     file = ray_shell.folder / "lacks.env"
     file.write_text(
         '# a recipe\nexport TASK_QUEUE_ENABLE=1\nexport LD_PRELOAD="${JEMALLOC:?the library of jemalloc}"\n'

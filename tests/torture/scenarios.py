@@ -23,7 +23,7 @@ _WS = ("--workspace", "BOX/ws")
 _FULL: Args = ("apply", "--profile", "full", *_WS)
 _PLAIN: Args = ("apply", "--profile", "plain", *_WS)
 _REVERT: Args = ("revert", *_WS)
-_INTO: Args = (*_FULL, "--into", "shapes=BOX/checkout")
+_INTO: Args = (*_FULL, "--in-place", "shapes=BOX/checkout")
 _ENDS: dict[str, Sequence[Args]] = {"full": [_FULL], "plain": [_PLAIN], "base": [_FULL, _REVERT]}
 _TO_FULL: Way = (Step(_FULL, "full"),)
 _TO_PLAIN: Way = (Step(_PLAIN, "plain"),)
@@ -84,7 +84,7 @@ def _text_blobs(tree: Path, refs: Sequence[str], path: str) -> list[str]:
     return [line.split()[2] for ref in refs for line in git(tree, "ls-tree", ref, "--", path).splitlines()]
 
 
-# --into
+# --in-place
 
 
 def _checkout(box: Box) -> None:
@@ -383,10 +383,10 @@ ALL: tuple[Scenario, ...] = (
     Scenario("stash", "apply --stash", _edited, _STASH, "full", {"full": [_STASH], "base": [_STASH, _REVERT]},
              ((Step(_STASH, "full"),), (Step((*_REVERT, "--stash"), "base"),),
               (Step(_FULL, None, (0, 5)), Step(_STASH, "full"))), _trees, _of_user_or_branch, codes=(0, 2, 3, 5, 7)),
-    Scenario("into", "apply --into", _checkout, _INTO, "full", {"full": [_INTO], "base": [_INTO, _REVERT]},
+    Scenario("into", "apply --in-place", _checkout, _INTO, "full", {"full": [_INTO], "base": [_INTO, _REVERT]},
              ((Step(_INTO, "full"),), (Step(_REVERT, None, (0, 2)), Step(_INTO, "full"), Step(_REVERT, "base"))),
              _with_checkout, _owner, ("ws", "cache", "tmp", "checkout"), healthy=_healthy_into),
-    Scenario("into-revert", "revert of --into", _into, _REVERT, "base", {"full": [], "base": [_REVERT]},
+    Scenario("into-revert", "revert of --in-place", _into, _REVERT, "base", {"full": [], "base": [_REVERT]},
              ((Step(_REVERT, "base"),), (Step(_INTO, "full"), Step(_REVERT, "base"))),
              _with_checkout, _owner, ("ws", "cache", "tmp", "checkout"), healthy=_healthy_into),
     Scenario("repair", "repair", _damaged, _REPAIR, "end", {"end": [_REPAIR], "full": [_REPAIR, _FULL]},

@@ -34,7 +34,7 @@ LATER = (
 def names() -> list[str]:
     found = [command for _, command in EXTENSION.verbs.values()]
     for field in dataclasses.fields(Extension):
-        if field.name not in ("verbs", "manifests"):
+        if field.name not in ("verbs", "heading", "manifests"):
             found += getattr(EXTENSION, field.name)
     return found
 
@@ -117,6 +117,7 @@ def test_a_package_adds_a_verb_by_its_entry_point(acme: Path) -> None:
     greeted = patchctl(acme, "greet", "you")
     assert (greeted.returncode, greeted.stdout) == (0, "hello you\n"), greeted.stderr
     said = patchctl(acme, "--help").stdout
+    assert "\n\nExtensions:\n  greet " in said
     assert re.search(r"greet +Greet somebody\.", said) and re.search(r"\n +preflight ", said)
 
 

@@ -65,7 +65,7 @@ class Case:
 
     @functools.cached_property
     def in_effect(self) -> dict[str, str]:
-        """The variables of a run: the machine's, and over them the recipe's, as `eval "$(patchctl env ...)"` leaves them."""
+        """The variables of a run: the machine's, and over them the recipe's, as `eval "$(patchctl recipe env ...)"` leaves them."""
         own = {k: v.value for k, v in self.run.environment.items() if v.path is None}
         return {**(self.environment or {}), **own}
 

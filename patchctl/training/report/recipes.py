@@ -76,7 +76,7 @@ def list_text(runs: Sequence[RecipeRun], style: Style) -> Iterator[str]:
 
 @dataclass(frozen=True)
 class EnvOutput(_OfRecipe):
-    """What `env` prints."""
+    """What `recipe env` prints."""
 
     environment: Annotated[dict[str, str], Doc("the variables, the same on every node")]
     of_each_node: Annotated[Mapping[str, str], Doc("variables that each node sets for itself, and to what")]

@@ -1,4 +1,4 @@
-"""What `env` and the verbs below `recipe` share: which recipe, what the user says instead of it, and the refusal of one that
+"""What the verbs below `recipe` and `preflight` share: which recipe, what the user says instead of it, and the refusal of one that
 breaks a rule."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""patchctl recipe: list, show, command and diff."""
+"""patchctl recipe: list, show, command, env and diff."""
 
 from __future__ import annotations
 
@@ -32,6 +32,7 @@ def command() -> None:
     patchctl recipe list
     patchctl recipe show qwen3-235b/grpo
     patchctl recipe command qwen3-235b/grpo --nodes 8 --path model=/data/Qwen3-235B-A22B > run.sh
+    patchctl recipe env qwen3-235b/grpo --nodes 8 > run.env
     patchctl recipe diff qwen3-8b/dapo qwen3-8b/grpo
     """
 
@@ -106,6 +107,39 @@ def command_(app: App, arguments: RecipeArguments, as_json: bool) -> None:
 
     run = RecipeBook(app).valid_run(arguments)
     app.emit("recipe.command", command_output(run), lambda _: command_lines(run), as_json)
+
+
+@command.command("env", short_help="Print the environment variables.")
+@recipe_argument
+@profile_of_recipe
+@click.option(
+    "--format",
+    "output",
+    type=click.Choice(["sh", "dotenv", "json"]),
+    default="sh",
+    show_default=True,
+    help="sh: lines to eval or source; dotenv: NAME=VALUE lines.",
+)
+@recipe_overrides
+@json_option("patchctl.training.report.recipes:EnvOutput")
+@click.pass_obj
+def env(app: App, arguments: RecipeArguments, output: str, as_json: bool) -> None:
+    """Print the environment variables of a recipe, the same for every node of a run.
+
+    What each node sets for itself (its network interface, the address of the first node) stands there as a comment.
+
+    \b
+    eval "$(patchctl recipe env qwen3-235b/grpo --nodes 8)"
+    patchctl recipe env qwen3-32b/gspo --format dotenv > run.env
+
+    Exit code 2 for a recipe that breaks a rule.
+    """
+    from patchctl.training.recipes.shell import environment_dotenv, environment_sh
+    from patchctl.training.report.recipes import env_output
+
+    run = RecipeBook(app).valid_run(arguments)
+    lines = environment_dotenv if output == "dotenv" else environment_sh
+    app.emit("recipe.env", env_output(run), lambda _: lines(run), as_json or output == "json")
 
 
 @command.command("diff", short_help="Say what differs between two.")

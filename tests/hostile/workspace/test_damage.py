@@ -273,7 +273,7 @@ def test_a_folder_that_cannot_be_written_is_named_before_anything_changes(
     checkout = tmp_path / "checkout"
     git(tmp_path, "clone", "--quiet", str(shapes.origins / "shape"), str(checkout))
     ws = Workspace(shapes, tmp_path / "ws")
-    ws.apply("plain", *(("--into", f"shape={checkout}") if into else ()))
+    ws.apply("plain", *(("--in-place", f"shape={checkout}") if into else ()))
     top = checkout if into else ws.folder / "shape"
     folder = top / closed
     folder.chmod(0o555)
@@ -349,7 +349,7 @@ def test_a_git_that_is_killed_is_named_and_what_was_begun_ends(
     spy.parent.mkdir()
     spy.write_text(SPY.format(command=command_of_git, git=shutil.which("git")))
     spy.chmod(0o755)
-    apply = ("apply", "--profile", "full", "--into", f"shape={checkout}")
+    apply = ("apply", "--profile", "full", "--in-place", f"shape={checkout}")
     done = ws.run(*apply, env={"PATH": f"{spy.parent}:{os.environ['PATH']}"})
     assert done.returncode == 7 and "git was killed (signal 9)" in done.stderr, done.stderr
     ws.good(*apply)

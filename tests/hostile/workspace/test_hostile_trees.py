@@ -225,7 +225,7 @@ def test_a_package_that_was_installed_with_a_trick(trick: str, small: Made, tmp_
     (out / "kept.py").write_text("kept\n")
     PACKAGES[trick](site, out)
     before, outside = snapshot(site), snapshot(out)
-    into = ("apply", "--profile", "full", "--into", f"greeter={site}")
+    into = ("apply", "--profile", "full", "--in-place", f"greeter={site}")
     first = run(ws, tmp_path, into, ("status",), also=(site,))[0]
     if trick == "as_it_should_be":
         assert first.code == 0 and "LOUD" in (site / HELLO).read_text()

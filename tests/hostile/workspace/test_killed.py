@@ -273,13 +273,13 @@ def without_objects(checkout: Path) -> Snapshot:
 
 @pytest.mark.parametrize("verb", ["apply", "revert"])
 def test_killed_at_a_checkout_of_somebody_else(small: Made, tmp_path: Path, verb: str) -> None:
-    """`--into`: afterwards the checkout is patched with our references in it, or exactly what it was."""
+    """`--in-place`: afterwards the checkout is patched with our references in it, or exactly what it was."""
     pin = tmp_path / "pin"
     git(tmp_path, "clone", "--quiet", "--no-hardlinks", str(small.origins / "greeter"), str(pin))
     original = without_objects(pin)
     place = tmp_path / "place"
     checkout, ws = place / "checkout", Workspace(small, place / "ws")
-    apply = ("apply", "--profile", "full", "--into", f"greeter={checkout}")
+    apply = ("apply", "--profile", "full", "--in-place", f"greeter={checkout}")
 
     def fresh() -> None:
         shutil.rmtree(place, ignore_errors=True)

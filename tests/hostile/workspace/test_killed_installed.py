@@ -34,7 +34,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_killed_at_an_installed_package(small: Made, installed: Path, tmp_path: Path, verb: str) -> None:
     place = tmp_path / "place"
     site, ws = place / "site-packages", Workspace(small, place / "ws")
-    apply = ("apply", "--profile", "full", "--into", f"greeter={site}")
+    apply = ("apply", "--profile", "full", "--in-place", f"greeter={site}")
     args = apply if verb == "apply" else ("revert",)
     original = snapshot(installed)
 

@@ -70,7 +70,7 @@ def test_killed_at_a_checkout_of_somebody_else(shapes: Made, tmp_path: Path, eve
     pin, checkout = tmp_path / "pin", tmp_path / "place/checkout"
     git(tmp_path, "clone", "--quiet", "--no-hardlinks", str(shapes.origins / "shape"), str(pin))
     ws = Workspace(shapes, tmp_path / "place/ws")
-    apply = (*FULL, "--into", f"shape={checkout}")
+    apply = (*FULL, "--in-place", f"shape={checkout}")
     counter = tmp_path / "count"
 
     def fresh() -> None:
@@ -99,7 +99,7 @@ def test_the_tree_is_clean_to_verify_and_status(shapes: Made, tmp_path: Path, in
     checkout = tmp_path / "checkout"
     git(tmp_path, "clone", "--quiet", str(shapes.origins / "shape"), str(checkout))
     ws = Workspace(shapes, tmp_path / "ws")
-    ws.apply("full", *(("--into", f"shape={checkout}") if into else ()))
+    ws.apply("full", *(("--in-place", f"shape={checkout}") if into else ()))
     done = shapes.patchctl("verify", "--workspace", str(ws.folder))
     assert done.returncode == 0, done.stdout + done.stderr
     assert ws.json("status")["clean"]

@@ -202,7 +202,7 @@ def test_a_checkout_of_somebody_else(made: Made, tmp_path: Path, kind: str, cach
     git(tmp_path, "clone", "--quiet", "--no-hardlinks", str(made.origins / "shape"), str(checkout))
     original = {p: s for p, s in snapshot(checkout).items() if not p.startswith(".git/")}
     ws = Workspace(made, tmp_path / "ws")
-    ws.apply("full", "--into", f"shape={checkout}")
+    ws.apply("full", "--in-place", f"shape={checkout}")
     (checkout / "shape/still.py").write_text(MINE)
     own = ws.folder / ".patchctl/into/shape.git"
     if kind == "state":
@@ -222,7 +222,7 @@ def test_a_checkout_of_somebody_else(made: Made, tmp_path: Path, kind: str, cach
     assert git(checkout, "status", "--porcelain") == "" and git(checkout, "for-each-ref", "refs/patchctl") == ""
     assert ws.json("repair")["healthy"]
     if cached:
-        ws.apply("full", "--into", f"shape={checkout}")
+        ws.apply("full", "--in-place", f"shape={checkout}")
 
 
 @pytest.mark.parametrize("at", [-3, -30, -50])

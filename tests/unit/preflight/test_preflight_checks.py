@@ -212,7 +212,7 @@ def test_commands_that_are_advised_name_the_release(look: Look) -> None:
     other = json.dumps(ENVIRONMENT | {"TASK_QUEUE_ENABLE": "7"})
     found = look(pip_list="[]", environment=other)
     assert f"patchctl requirements --profile qwen3-235b --release {oldest()} " in str(one(found, "packages").todo)
-    assert f'"$(patchctl env -p qwen3-235b -r grpo@{oldest()})"' in str(found["TASK_QUEUE_ENABLE"][-1].todo)
+    assert f'"$(patchctl recipe env qwen3-235b/grpo@{oldest()})"' in str(found["TASK_QUEUE_ENABLE"][-1].todo)
 
 
 def test_the_driver_by_npu_smi_where_its_file_is_not_mounted(look: Look) -> None:

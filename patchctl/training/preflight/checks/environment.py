@@ -131,7 +131,7 @@ def _overruled(case: Case, own: Mapping[str, str]) -> Iterator[Finding]:
             what = f"{own[name]} here, {setting.value} in the recipe"
             on = f"@{case.run.release}" if case.run.release else ""
             todo = (
-                f'eval "$(patchctl env -p {case.run.profile} -r {case.run.name}{on})" on every node before `ray start`'
+                f'eval "$(patchctl recipe env {case.run.profile}/{case.run.name}{on})" on every node before `ray start`'
             )
             yield looked_at("environment", name, "warning", one_line(what), todo, needed=False)
 

@@ -12,7 +12,7 @@ from patchctl.training.preflight.sizes import ROLLOUT
 
 _MODULE = "vllm_ascend_C"
 _BUILD = (
-    "an image of vllm-ascend as the base (docs/images.md, --into), or patchctl install --build-native with CANN"
+    "an image of vllm-ascend as the base (docs/images.md, --in-place), or patchctl install --build-native with CANN"
     " (COMPILE_CUSTOM_KERNELS=1, vllm-ascend#733)"
 )
 
