@@ -13,9 +13,9 @@ from patchctl.findings.report import Finding, Report, from_error
 from patchctl.manifest.diagnostics import InvalidManifest, did_you_mean
 from patchctl.manifest.distribution import Distribution
 from patchctl.manifest.files import PRACTICE
-from patchctl.manifest.series import SeriesPatch, own_files
+from patchctl.manifest.series import SHARED, SeriesPatch, own_files
 from patchctl.manifest.types import Stack
-from patchctl.stack.patches import CARRIED_FOLDER, StackPatch, load_patch
+from patchctl.stack.patches import CARRIED_FOLDER, StackPatch, carried_folder, load_patch
 from patchctl.stack.select import check_requirements, leave_out
 
 Key = tuple[str, str]
@@ -169,7 +169,8 @@ def _chain(upstream: str, patches: Sequence[StackPatch]) -> Iterator[Finding]:
 
 
 def _carried(dist: Distribution, series: Series) -> Iterator[Finding]:
-    """Files below files/ that the patch beside them does not carry, and those that two patches of a stack carry."""
+    """Files below files/ that the patch beside them does not carry, those that two patches of a stack carry, and shared ones that
+    none carries."""
     for (upstream, name), stack in sorted(dist.stacks.items()):
         files = [dist.root / SeriesPatch(upstream, name, file).path for file in own_files(stack)]
         own = [series.patches[file] for file in files if file in series.patches]
@@ -188,6 +189,13 @@ def _carried(dist: Distribution, series: Series) -> Iterator[Finding]:
                 yield Finding(
                     "carried-file", what, patch.shown, _line(patch, "Carries"), "error", upstream, patch.feature
                 )
+    if series.broken:
+        return  # they may carry what no other patch does
+    carried = {carried_folder(file, path) / path for file, patch in series.patches.items() for path in patch.carried}
+    for below in sorted((dist.root / "patches").glob(f"*/{SHARED}/*/{CARRIED_FOLDER}")):
+        for file in (below / path for path in _files_below(below)):
+            if file not in carried:
+                yield Finding("carried-file", "no patch carries it", file.relative_to(dist.root).as_posix())
 
 
 def _files_below(folder: Path) -> list[str]:
