@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
 from patchctl.catalog.linted import LintedPatch
 from patchctl.check.rules import check_form
@@ -208,11 +209,14 @@ def _files_below(folder: Path) -> list[str]:
 def _left(dist: Distribution, series: Series) -> Iterator[Finding]:
     """A stack that comes from another has its features, or says why not."""
     for name, stack in sorted(dist.stacks.items()):
-        followed = (stack.upstream, stack.comes_from or "")
+        followed, file = (stack.upstream, stack.comes_from or ""), dist.stack_file(stack)
+        if stack.comes_from is not None and followed not in dist.stacks:
+            known = [other for upstream, other in dist.stacks if upstream == stack.upstream and other != stack.name]
+            what = f"no stack {stack.comes_from} is here, whose features this one has or drops{did_you_mean(stack.comes_from, known)}"
+            yield _of_manifest(dist, stack, what, dist.where(file, "comes_from").line, "note")
         if name not in series.stacks or followed not in series.stacks:
             continue
         own, before = ({p.feature for p in series.stacks[k]} for k in (name, followed))
-        file = dist.stack_file(stack)
         for feature in sorted(before - own - stack.dropped.keys() - stack.postponed.keys()):
             way = "bring it over, or say why in `dropped:`, or in `postponed:` where it is to come"
             what = f"{stack.comes_from} has {feature}, and this stack has not: {way}"
@@ -224,9 +228,11 @@ def _left(dist: Distribution, series: Series) -> Iterator[Finding]:
                 yield _of_manifest(dist, stack, what, dist.where(file, key, feature).line)
 
 
-def _of_manifest(dist: Distribution, stack: Stack, what: str, line: int | None) -> Finding:
+def _of_manifest(
+    dist: Distribution, stack: Stack, what: str, line: int | None, level: Literal["error", "note"] = "error"
+) -> Finding:
     shown = dist.stack_file(stack).relative_to(dist.root).as_posix()
-    return Finding("dropped", what, shown, line, "error", stack.upstream)
+    return Finding("dropped", what, shown, line, level, stack.upstream)
 
 
 def _line(patch: StackPatch, key: str) -> int:
@@ -238,10 +244,11 @@ def _text(path: bytes) -> str:
 
 
 def _practice(dist: Distribution, series: Series) -> Iterator[Finding]:
-    """Features that practice.yaml names and no stack has."""
+    """Features that practice.yaml names and no stack has, or had and does without."""
     if dist.practice is None or series.broken:
         return
     owners = [(upstream, p.feature) for (upstream, _), patches in series.stacks.items() for p in patches]
+    owners += [(upstream, feature) for (upstream, _), stack in dist.stacks.items() for feature in stack.dropped]
     known = {name for upstream, feature in owners for name in (feature, f"{feature}@{upstream}")}
     for name, entry in dist.practice.switches.items():
         for feature in entry.features:
