@@ -41,7 +41,7 @@ from patchctl.source.intact import check_base
 from patchctl.source.obtain import obtain_form
 from patchctl.source.types import Base, Form, SourceOptions
 from patchctl.stack.locking import forms_of
-from patchctl.stack.patches import CARRIED_FOLDER
+from patchctl.stack.patches import carried_folder
 from patchctl.stack.plan import Plan, make_plan, select
 from patchctl.terminal.progress import Progress
 
@@ -208,7 +208,7 @@ def _own_parts(dist: Distribution, plan: Plan, cache_dir: Path) -> list[_Part]:
     proven = {}
     for patch in (step.patch for planned in plan.stacks for step in planned.result.steps):
         proven[patch.file] = patch.data
-        proven |= {patch.file.parent / CARRIED_FOLDER / path: data for path, data in patch.carried.items()}
+        proven |= {carried_folder(patch.file, path) / path: data for path, data in patch.carried.items()}
     for file, data in proven.items():
         if read.get(file) != data:
             raise _edited(file)

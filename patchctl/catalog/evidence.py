@@ -3,9 +3,10 @@
     patches/<upstream>/<stack>/<feature>/tests/test_*.py    with probes and modules of their own
     patches/<upstream>/<stack>/<feature>/mutants/*.yaml
     patches/<upstream>/<stack>/<feature>/evidence.json      written only by `patchctl prove`
+    patches/<upstream>/shared/<feature>/{tests,mutants}/    the same of several stacks, each of which has them
     tests/behaviour/                                        shared by features: harness, probes, stand-ins
 
-A feature without tests or mutations inherits them from the stack that its own stack extends or `comes_from`. A record
+A feature without tests or mutations of its own inherits them from the stack that its own stack extends or `comes_from`. A record
 (patchctl.catalog.evidence_file) has what was run (pin, digest of the change, sha256 of every test, probe and
 mutation), on what, and the results. It is valid as long as all of that is unchanged. Files are compared by content:
 one that moved, with the same bytes, to another place where the feature's tests find it, is unchanged.
@@ -20,7 +21,7 @@ from pathlib import Path
 from patchctl.catalog.evidence_file import EvidenceRecord, Proof, read_record
 from patchctl.errors import BadManifest
 from patchctl.manifest.distribution import Distribution
-from patchctl.manifest.series import MUTANTS, TESTS, descent
+from patchctl.manifest.series import MUTANTS, SHARED, TESTS, descent
 from patchctl.manifest.types import Stack
 from patchctl.stack.patches import StackPatch
 
@@ -41,11 +42,17 @@ def mutants_of(dist: Distribution, stack: Stack, feature: str) -> tuple[str, ...
 
 
 def _found(dist: Distribution, stack: Stack, pattern: str) -> tuple[str, ...]:
-    """Return the files of the nearest stack that has any."""
-    for one in descent(stack, dist.stacks):
-        if found := sorted((dist.root / "patches" / one.upstream / one.name).glob(pattern)):
-            return tuple(file.relative_to(dist.root).as_posix() for file in found)
-    return ()
+    """Return the stack's own files, else those of the nearest stack that it comes from, and those that stacks share.
+
+    Of two files of one name its own counts, then the shared one.
+    """
+
+    def below(folder: str) -> list[Path]:
+        return list((dist.root / "patches" / stack.upstream / folder).glob(pattern))
+
+    nearest = next(filter(None, (below(one.name) for one in descent(stack, dist.stacks))), [])
+    named = {file.name: file for file in [*nearest, *below(SHARED), *below(stack.name)]}
+    return tuple(named[name].relative_to(dist.root).as_posix() for name in sorted(named))
 
 
 def keeps_tests(root: Path) -> bool:

@@ -44,7 +44,7 @@ _OTHERS = (
          "the profile would be refused when somebody applies it"),
     LintRule("alone", "distribution", "every feature applies on its pin with only what it requires (with --alone)",
          "whoever leaves the others out cannot have it, and upstream cannot take it by itself"),
-    LintRule("carried-file", "distribution", "every file below a feature's files/ is carried by its patch, and by no other of the stack",
+    LintRule("carried-file", "distribution", "a patch carries every file below files/: the one beside it, and no other of the stack",
          "a file that nobody carries is not in the patched tree, although it looks so"),
     LintRule("unlisted-file", "distribution", "everything in patches/ belongs to a stack",
          "a patch that no manifest lists is not applied, although it looks so"),

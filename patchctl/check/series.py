@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
 from patchctl.catalog.linted import LintedPatch
 from patchctl.check.rules import check_form
@@ -13,9 +14,9 @@ from patchctl.findings.report import Finding, Report, from_error
 from patchctl.manifest.diagnostics import InvalidManifest, did_you_mean
 from patchctl.manifest.distribution import Distribution
 from patchctl.manifest.files import PRACTICE
-from patchctl.manifest.series import SeriesPatch, own_files
+from patchctl.manifest.series import SHARED, SeriesPatch, own_files
 from patchctl.manifest.types import Stack
-from patchctl.stack.patches import CARRIED_FOLDER, StackPatch, load_patch
+from patchctl.stack.patches import CARRIED_FOLDER, StackPatch, carried_folder, load_patch
 from patchctl.stack.select import check_requirements, leave_out
 
 Key = tuple[str, str]
@@ -169,7 +170,8 @@ def _chain(upstream: str, patches: Sequence[StackPatch]) -> Iterator[Finding]:
 
 
 def _carried(dist: Distribution, series: Series) -> Iterator[Finding]:
-    """Files below files/ that the patch beside them does not carry, and those that two patches of a stack carry."""
+    """Files below files/ that the patch beside them does not carry, those that two patches of a stack carry, and shared ones that
+    none carries."""
     for (upstream, name), stack in sorted(dist.stacks.items()):
         files = [dist.root / SeriesPatch(upstream, name, file).path for file in own_files(stack)]
         own = [series.patches[file] for file in files if file in series.patches]
@@ -188,6 +190,13 @@ def _carried(dist: Distribution, series: Series) -> Iterator[Finding]:
                 yield Finding(
                     "carried-file", what, patch.shown, _line(patch, "Carries"), "error", upstream, patch.feature
                 )
+    if series.broken:
+        return  # they may carry what no other patch does
+    carried = {carried_folder(file, path) / path for file, patch in series.patches.items() for path in patch.carried}
+    for below in sorted((dist.root / "patches").glob(f"*/{SHARED}/*/{CARRIED_FOLDER}")):
+        for file in (below / path for path in _files_below(below)):
+            if file not in carried:
+                yield Finding("carried-file", "no patch carries it", file.relative_to(dist.root).as_posix())
 
 
 def _files_below(folder: Path) -> list[str]:
@@ -200,11 +209,14 @@ def _files_below(folder: Path) -> list[str]:
 def _left(dist: Distribution, series: Series) -> Iterator[Finding]:
     """A stack that comes from another has its features, or says why not."""
     for name, stack in sorted(dist.stacks.items()):
-        followed = (stack.upstream, stack.comes_from or "")
+        followed, file = (stack.upstream, stack.comes_from or ""), dist.stack_file(stack)
+        if stack.comes_from is not None and followed not in dist.stacks:
+            known = [other for upstream, other in dist.stacks if upstream == stack.upstream and other != stack.name]
+            what = f"no stack {stack.comes_from} is here, whose features this one has or drops{did_you_mean(stack.comes_from, known)}"
+            yield _of_manifest(dist, stack, what, dist.where(file, "comes_from").line, "note")
         if name not in series.stacks or followed not in series.stacks:
             continue
         own, before = ({p.feature for p in series.stacks[k]} for k in (name, followed))
-        file = dist.stack_file(stack)
         for feature in sorted(before - own - stack.dropped.keys() - stack.postponed.keys()):
             way = "bring it over, or say why in `dropped:`, or in `postponed:` where it is to come"
             what = f"{stack.comes_from} has {feature}, and this stack has not: {way}"
@@ -216,9 +228,11 @@ def _left(dist: Distribution, series: Series) -> Iterator[Finding]:
                 yield _of_manifest(dist, stack, what, dist.where(file, key, feature).line)
 
 
-def _of_manifest(dist: Distribution, stack: Stack, what: str, line: int | None) -> Finding:
+def _of_manifest(
+    dist: Distribution, stack: Stack, what: str, line: int | None, level: Literal["error", "note"] = "error"
+) -> Finding:
     shown = dist.stack_file(stack).relative_to(dist.root).as_posix()
-    return Finding("dropped", what, shown, line, "error", stack.upstream)
+    return Finding("dropped", what, shown, line, level, stack.upstream)
 
 
 def _line(patch: StackPatch, key: str) -> int:
@@ -230,10 +244,11 @@ def _text(path: bytes) -> str:
 
 
 def _practice(dist: Distribution, series: Series) -> Iterator[Finding]:
-    """Features that practice.yaml names and no stack has."""
+    """Features that practice.yaml names and no stack has, or had and does without."""
     if dist.practice is None or series.broken:
         return
     owners = [(upstream, p.feature) for (upstream, _), patches in series.stacks.items() for p in patches]
+    owners += [(upstream, feature) for (upstream, _), stack in dist.stacks.items() for feature in stack.dropped]
     known = {name for upstream, feature in owners for name in (feature, f"{feature}@{upstream}")}
     for name, entry in dist.practice.switches.items():
         for feature in entry.features:

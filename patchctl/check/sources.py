@@ -12,6 +12,7 @@ import warnings
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from patchctl.catalog.linted import LintedPatch
 from patchctl.check.series import Key, Series
@@ -24,11 +25,12 @@ from patchctl.git.objects import GITLINK
 from patchctl.identify.lists import check_tree_list, tree_list_file
 from patchctl.manifest.distribution import Distribution
 from patchctl.manifest.lock import LockedForm, lock_file
+from patchctl.manifest.series import shared_folder
 from patchctl.patch.hunks import apply_change
 from patchctl.source.types import Base, Form, SourceOptions
 from patchctl.stack.build import StackBuilder
 from patchctl.stack.locking import Computed, compute_lock, diff_locks, old_lock
-from patchctl.stack.patches import CARRIED_FOLDER, StackPatch
+from patchctl.stack.patches import CARRIED_FOLDER, StackPatch, carried_folder
 from patchctl.stack.select import with_requirements
 from patchctl.terminal.progress import Progress
 
@@ -271,8 +273,9 @@ class PythonCheck:
 def _place(patch: StackPatch, path: str) -> tuple[str, int | None]:
     """The place to fix: the carried file, or the patch's section for this file."""
     if path in patch.carried:
-        folder = patch.shown.rpartition("/")[0]
-        return f"{folder}/{CARRIED_FOLDER}/{path}", None
+        folder, shown = carried_folder(patch.file, path), Path(patch.shown).parent
+        feature = shown if folder.parent == patch.file.parent else shared_folder(shown)
+        return f"{feature.as_posix()}/{CARRIED_FOLDER}/{path}", None
     line = next((c.line for c in patch.patch.changes if c.new_path == path.encode("utf-8", "surrogateescape")), None)
     return patch.shown, line
 

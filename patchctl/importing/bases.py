@@ -17,7 +17,7 @@ from patchctl.manifest.diagnostics import quoted
 from patchctl.manifest.distribution import Distribution
 from patchctl.manifest.lock import DamagedLock, read_lock
 from patchctl.manifest.typeinfo import shape_of
-from patchctl.manifest.types import Name, Stack
+from patchctl.manifest.types import Stack, StackName
 
 _DEEPEST = 12
 PinFiles = Callable[[Stack], Files]
@@ -93,7 +93,7 @@ def find_target(
 
 
 def _check_name(name: str) -> None:
-    if not shape_of(Name).takes_text(name):
+    if not shape_of(StackName).takes_text(name):
         raise WrongUse(f"{quoted(name)} is no name of a stack", hint="lower-case letters, digits, '.', '_', '-'")
 
 

@@ -243,16 +243,12 @@ def _extends(read: Read, loaded: Loaded[Stack], folder: str, file: str) -> Probl
 
 
 def _comes_from(read: Read, loaded: Loaded[Stack], folder: str, file: str) -> Problems:
-    """Check that the stack this one comes from exists and does not come from this one."""
+    """Check that the stack this one comes from does not come from this one. It may be gone, with the release that it was of."""
     stack, at = loaded.value, loaded.positions
     if stack.comes_from is None:
         return
     if stack.extends is not None:
         yield at.problem(("comes_from",), "redundant with 'extends'", at="key")
-    elif (folder, stack.comes_from) not in read.stack_files:
-        known = [name for upstream, name in read.stack_files if upstream == folder and name != file]
-        near = did_you_mean(stack.comes_from, known)
-        yield at.problem(("comes_from",), f"{cleaned(folder)} has no stack {quoted(stack.comes_from)}{near}")
     elif stack.name in [one.comes_from or one.extends for one in descent(stack, read.good_stacks)]:
         yield at.problem(("comes_from",), "cycle: it comes from a stack that comes from this one")
 

@@ -13,6 +13,8 @@ from patchctl.manifest.types import Stack
 Stacks = Mapping[tuple[str, str], Stack]
 # What a feature's folder has besides its patch: carried files, tests, mutations, and the record of their runs.
 CARRIED, TESTS, MUTANTS, RECORD = "files", "tests", "mutants", "evidence.json"
+# The folder beside an upstream's stacks with what several of them have, byte for byte: SHARED/FEATURE/{files,tests,mutants}.
+SHARED = "shared"
 
 
 @dataclass(frozen=True)
@@ -37,6 +39,11 @@ def feature_of(file: str) -> str:
 def place_of(file: str) -> str:
     """Return a patch file's path below its stack's folder, inside its feature's folder."""
     return f"{feature_of(file)}/{file}"
+
+
+def shared_folder(feature: Path) -> Path:
+    """Return the folder with what the upstream's stacks share of a feature, given the folder that one of them has for it."""
+    return feature.parent.parent / SHARED / feature.name
 
 
 class Cycle(ValueError):
@@ -108,11 +115,27 @@ def unlisted(root: Path, stacks: Stacks) -> list[Path]:
             continue
         for stack in _folder(upstream):
             known = stacks.get((upstream.name, stack.name))
-            if known is None or not stack.is_dir():
+            if stack.name == SHARED and stack.is_dir():
+                found.extend(_unlisted_shared(stack, stacks))
+            elif known is None or not stack.is_dir():
                 found.append(stack)
             else:
                 found.extend(_unlisted_below(stack, known, stacks))
     return found
+
+
+def _unlisted_shared(folder: Path, stacks: Stacks) -> Iterator[Path]:
+    """Yield what in an upstream's shared folder belongs to no feature of any of its stacks.
+
+    Tests may stay without the feature: tests of others run the probes of one that upstream has made superfluous.
+    """
+    of_upstream = [stack for (upstream, _), stack in stacks.items() if upstream == folder.parent.name]
+    features = {feature_of(patch.file) for stack in of_upstream for patch in resolve(stack, stacks)}
+    for entry in _folder(folder):
+        parts = {TESTS} | ({CARRIED, MUTANTS} if entry.name in features else set())
+        if not entry.is_dir():
+            yield entry
+        yield from (part for part in _folder(entry) if part.name not in parts)
 
 
 def _unlisted_below(folder: Path, stack: Stack, stacks: Stacks) -> Iterator[Path]:

@@ -69,6 +69,11 @@ Releases = Annotated[
 ObjectId = Annotated[str, _OBJECT_ID]
 Sha256 = Annotated[str, _SHA256]
 Name = Annotated[str, Pattern(r"[a-z0-9][a-z0-9._-]*", "a name of lower-case letters, digits, '.', '_' and '-'")]
+# `shared` is the folder beside those of an upstream's stacks.
+StackName = Annotated[
+    str,
+    Pattern(r"(?!shared$)[a-z0-9][a-z0-9._-]*", "a name of lower-case letters, digits, '.', '_' and '-', not 'shared'"),
+]
 Feature = Annotated[str, Pattern(r"[a-z0-9][a-z0-9_]*(@[a-z0-9][a-z0-9._-]*)?", "a feature name, or feature@upstream")]
 RelativePath = Annotated[
     str,
@@ -163,7 +168,7 @@ class Stack:
 
     schema: FormatVersion
     upstream: Annotated[Name, Doc("The upstream, as in upstreams.yaml and this file's folder.")]
-    name: Annotated[Name, Doc("The stack's name, equal to this file's name.")]
+    name: Annotated[StackName, Doc("The stack's name, equal to this file's name.")]
     pin: Annotated[Pin, Doc("The exact revision that the patches are for.")]
     patches: Annotated[list[PatchFile], Doc("Files in patches/UPSTREAM/NAME/FEATURE/, in the order they apply.")] = (
         field(default_factory=list)

@@ -13,7 +13,7 @@ from patchctl.manifest.diagnostics import quoted
 from patchctl.manifest.distribution import Distribution
 from patchctl.manifest.load import loads
 from patchctl.manifest.typeinfo import shape_of
-from patchctl.manifest.types import FORMAT, Name, Pin, Sdist, Stack, Upstream
+from patchctl.manifest.types import FORMAT, Pin, Sdist, Stack, StackName, Upstream
 from patchctl.pin.generated import BaseReader, carried_over, untracked_files
 from patchctl.pin.runtime_hints import Proposal, new_imports, propose
 from patchctl.scratch import scratch
@@ -151,7 +151,7 @@ def _name(revision: Revision, wanted: str) -> str:
 
 
 def _check_free(dist: Distribution, upstream: str, name: str) -> None:
-    if not shape_of(Name).takes_text(name):
+    if not shape_of(StackName).takes_text(name):
         raise WrongUse(
             f"{quoted(name)} is no name of a stack", hint="--name: lower-case letters, digits, '.', '_', '-'"
         )

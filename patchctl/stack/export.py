@@ -17,7 +17,7 @@ from patchctl.errors import BadPatch, PatchctlError, WrongUse
 from patchctl.git.catfile import ObjectReader
 from patchctl.git.history import CommitInfo
 from patchctl.git.objects import REGULAR, Files, TreeEntry
-from patchctl.manifest.series import feature_of, place_of
+from patchctl.manifest.series import SHARED, feature_of, place_of
 from patchctl.patch.header import Header, parse_header
 from patchctl.patch.write import FileDiff, Side, mail_date, render_patch
 from patchctl.stack.build import StackBuilder
@@ -92,7 +92,7 @@ def mbox_patches(reader: ObjectReader, result: StackResult) -> dict[str, bytes]:
 
 def write_stack(folder: Path, exported: Sequence[Exported]) -> None:
     """Write patches and carried files into the stack's folder, each by rename. Unchanged files are not touched."""
-    for path, data in _wanted(exported).items():
+    for path, data in _wanted(folder, exported).items():
         file = folder / path
         if not file.is_file() or file.read_bytes() != data:
             replace_file(file, data)
@@ -100,7 +100,7 @@ def write_stack(folder: Path, exported: Sequence[Exported]) -> None:
 
 def remove_gone(folder: Path, exported: Sequence[Exported], existing: Sequence[StackPatch]) -> None:
     """Delete what the stack no longer has. Run after the manifest is written, which must not name missing files."""
-    for path in _present(existing) - _wanted(exported).keys():
+    for path in _present(folder, existing) - _wanted(folder, exported).keys():
         (folder / path).unlink(missing_ok=True)
         for parent in (folder / path).parents:
             if parent == folder or any(parent.iterdir()):
@@ -110,8 +110,8 @@ def remove_gone(folder: Path, exported: Sequence[Exported], existing: Sequence[S
 
 def compare_stack(folder: Path, exported: Sequence[Exported], existing: Sequence[StackPatch]) -> list[str]:
     """Return what `write_stack` and `remove_gone` would change, one line each."""
-    wanted = _wanted(exported)
-    lines = [f"{path} is removed" for path in sorted(_present(existing) - wanted.keys())]
+    wanted = _wanted(folder, exported)
+    lines = [f"{path} is removed" for path in sorted(_present(folder, existing) - wanted.keys())]
     for path, data in sorted(wanted.items()):
         file = folder / path
         if not file.is_file():
@@ -121,14 +121,21 @@ def compare_stack(folder: Path, exported: Sequence[Exported], existing: Sequence
     return lines
 
 
-def _wanted(exported: Sequence[Exported]) -> dict[str, bytes]:
+def _wanted(folder: Path, exported: Sequence[Exported]) -> dict[str, bytes]:
+    """Return what the folder must have: no copy of a carried file that the upstream's stacks share as it is."""
     carried = {_carried_at(e.name, p): d for e in exported for p, d in e.carried.items()}
+    carried = {path: data for path, data in carried.items() if not _is_shared(folder, path, data)}
     return {**{place_of(e.name): e.data for e in exported}, **carried}
 
 
-def _present(existing: Sequence[StackPatch]) -> set[str]:
+def _is_shared(folder: Path, path: str, data: bytes) -> bool:
+    shared = folder.parent / SHARED / path
+    return not (folder / path).exists() and shared.is_file() and shared.read_bytes() == data
+
+
+def _present(folder: Path, existing: Sequence[StackPatch]) -> set[str]:
     carried = {_carried_at(p.file.name, c) for p in existing for c in p.carried}
-    return {place_of(p.file.name) for p in existing} | carried
+    return {place_of(p.file.name) for p in existing} | {path for path in carried if (folder / path).exists()}
 
 
 def _carried_at(name: str, path: str) -> str:

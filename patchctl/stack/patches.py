@@ -11,7 +11,7 @@ from itertools import accumulate
 from pathlib import Path
 
 from patchctl.errors import BadPatch, Where
-from patchctl.manifest.series import CARRIED
+from patchctl.manifest.series import CARRIED, shared_folder
 from patchctl.patch.header import Header
 from patchctl.patch.parse import MAX_PATCH, LatePatch, Patch
 from patchctl.patch.policy import check_carried, check_patch
@@ -112,12 +112,18 @@ def _carried_twice(path: str, where: Where) -> BadPatch:
     return BadPatch(f"{path} is carried twice, or carried and changed by the diff", where=where)
 
 
+def carried_folder(file: Path, path: str) -> Path:
+    """Return the folder with a file that the patch `file` carries: next to the patch, else where stacks share it."""
+    own, shared = (folder / CARRIED_FOLDER for folder in (file.parent, shared_folder(file.parent)))
+    return shared if not os.path.lexists(own / path) and os.path.lexists(shared / path) else own
+
+
 def _carried(file: Path, patch: Patch) -> dict[str, bytes]:
     carried: dict[str, bytes] = {}
     for trailer in patch.header.trailers.get("Carries", []):
         for path in (p.strip() for p in trailer.value.split(",") if p.strip()):
             check_carried(path, patch, trailer.line)
-            folder = file.parent / CARRIED_FOLDER
+            folder = carried_folder(file, path)
             source = folder / path
             where = Where(patch.name, trailer.line)
             if path in carried:

@@ -15,6 +15,7 @@ from forks import FORKS, Forks
 from processes import Finished, free_port, run_group
 from trees import Trees
 
+from patchctl.manifest.series import SHARED as SHARED_BY_STACKS
 from patchctl.manifest.types import Stack
 from patchctl.training.recipes.versions import is_of
 
@@ -58,6 +59,14 @@ PRELOADED_BESIDES = (
 
 # Everything a probe sees, besides PATH, HOME, PYTHONPATH and what the test adds.
 FIXED_ENVIRONMENT = NOBODYS | {"TORCH_DEVICE_BACKEND_AUTOLOAD": "0", "VLLM_LOGGING_LEVEL": "ERROR"}
+
+
+def shared_place(path: Path) -> Path:
+    """Where the stacks of an upstream share what one of them has at a path: below shared/ in place of the stack's folder."""
+    if not path.is_relative_to(PATCHES):
+        return path
+    upstream, _, *rest = path.relative_to(PATCHES).parts
+    return PATCHES.joinpath(upstream, SHARED_BY_STACKS, *rest)
 
 
 class Upstream:
@@ -109,8 +118,8 @@ class Upstream:
         timeout: float = DEFAULT_TIMEOUT_S,
         procs: int = 1,
     ) -> Any:
-        """Runs a probe (a file beside the test, or a path from the repository's root) and returns the JSON value on its
-        last line of stdout.
+        """Runs a probe (a file beside the test, a path from the repository's root, or either where stacks share it) and returns
+        the JSON value on its last line of stdout.
 
         `need` names the upstreams whose trees go on PYTHONPATH, in that order; `standins` names folders of `standins/`
         or what `patchctl_standins.made` makes. `timeout` is in seconds; a process is ended after PATIENCE times as long. With
@@ -124,9 +133,14 @@ class Upstream:
             self.tree(name)
         cwd = self._new_folder()
         base = clean_environment(python, self._trees, need, standins, self._scratch) | dict(env or {})
-        file = self.folder / script if (self.folder / script).is_file() else REPO / script
+        places = [self.folder / script, REPO / script]
+        file = next(filter(Path.is_file, [*places, *map(shared_place, places)]), places[-1])
         if file.is_relative_to(PATCHES):  # a script finds what lies beside it by itself
-            base["PYTHONPATH"] = os.pathsep.join(filter(None, [base["PYTHONPATH"], *map(str, SHARED)]))
+            of_feature = [
+                one for one in (self.folder, shared_place(self.folder)) if one.is_relative_to(PATCHES) and one.is_dir()
+            ]
+            beside = [one for one in of_feature if one != file.parent]
+            base["PYTHONPATH"] = os.pathsep.join(filter(None, [base["PYTHONPATH"], *map(str, [*beside, *SHARED])]))
         environments = [base] if procs == 1 else [base | ranks for ranks in rank_variables(procs)]
         self._scripts.add(file.relative_to(REPO).as_posix())
         command = [str(python), str(file), *map(str, args)]

@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from harness import REPO, Upstream
+from harness import PATCHES, REPO, Upstream
 from models import TinyModels
-from pins import distribution, oldest
 
 ENGINE: dict[str, Any] = {
     "need": ["vllm", "vllm-ascend"],
@@ -34,7 +33,7 @@ CLOSE = 1e-5  # float32, against Hugging Face's implementation
 def test_npu_expandable_segments(upstream: Upstream) -> None:
     """verl tells torch_npu's allocator what it tells CUDA's."""
     upstream.skip_unless("verl", ">=0.9")
-    probe = "patches/verl/v0.6.0/npu_expandable_segments/tests/probe_expandable_segments.py"
+    probe = "patches/verl/shared/npu_expandable_segments/tests/probe_expandable_segments.py"
     made: Any = upstream.run(probe, "npu", need=["verl"], standins=["torch_npu"])
     assert made["device"] == "npu"
     told = [f"expandable_segments:{enable}" for enable in (False, True, False, True)]
@@ -72,7 +71,7 @@ def test_mla_attention_sizes(te_layers: Any) -> None:
 def test_spec_decode_logprobs(upstream: Upstream, tiny_models: TinyModels) -> None:
     """Each speculated token comes with its own log-probability, from vllm-ascend's own runner."""
     upstream.skip_unless("vllm-ascend", ">=0.23")
-    probe = REPO / "patches/vllm-ascend/v0.14.0rc1/spec_decode_logprobs/tests/probe_spec_decode_logprobs.py"
+    probe = REPO / "patches/vllm-ascend/shared/spec_decode_logprobs/tests/probe_spec_decode_logprobs.py"
     made: Any = upstream.run("probe_on_0_23.py", probe, tiny_models.qwen3, **ENGINE)
     assert made["accepted"] > 0
     assert [answer["tokens"] for answer in made["answers"]] == [40, 24, 32]
@@ -89,7 +88,7 @@ def updated(upstream: Upstream, standin: str, model: object, *ways: str, **more:
 
 def test_moe_update_weights(upstream: Upstream, tiny_models: TinyModels, tmp_path: Path) -> None:
     """New weights of experts give Hugging Face's tokens, whether the engine has slept or not, and stay where graphs read them."""
-    model = "patches/verl/v0.6.0/moe_update_weights/tests/probe_moe_update_model.py"
+    model = "patches/verl/shared/moe_update_weights/tests/probe_moe_update_model.py"
     assert upstream.run(model, tiny_models.qwen3_moe, tmp_path / "oblong") == [96, 64]  # of w13
     made = updated(upstream, "npu_experts_0_23", tmp_path / "oblong", "awake", "asleep")
     assert len({str(answers) for answers in made["hf"]}) == 3  # the fourth are those of the second again
@@ -104,7 +103,7 @@ def test_experts_that_are_balanced_are_updated_by_verl(
     the first, and after each update the tokens are Hugging Face's, before experts move and after."""
     if why := upstream.lacks("vllm-ascend", "eplb_reset"):
         pytest.skip(why)
-    model = "patches/verl/v0.6.0/moe_update_weights/tests/probe_moe_update_model.py"
+    model = "patches/verl/shared/moe_update_weights/tests/probe_moe_update_model.py"
     upstream.run(model, tiny_models.qwen3_moe, tmp_path / "oblong")
     env = {"VLLM_ASCEND_ENABLE_NZ": "0", "DYNAMIC_EPLB": "true"}
     for made in updated(upstream, "npu_experts_0_23", tmp_path / "oblong", "balanced", procs=2, env=env):
@@ -118,7 +117,7 @@ def test_experts_that_are_balanced_are_updated_by_verl(
 
 def test_mla_update_weights(upstream: Upstream, tiny_models: TinyModels, tmp_path: Path) -> None:
     """New weights of a DeepSeek-V3 too: decoding goes on with projections made of the new kv_b_proj, where the old ones were."""
-    model = "patches/verl/v0.6.0/mla_update_weights/tests/probe_mla_model.py"
+    model = "patches/verl/shared/mla_update_weights/tests/probe_mla_model.py"
     upstream.run(model, tiny_models.qwen3, tmp_path / "deepseek")
     made = updated(upstream, "npu_latent_0_23", tmp_path / "deepseek", "awake", "asleep")
     assert len({str(answers) for answers in made["hf"]}) == 3
@@ -147,7 +146,7 @@ def test_npugraph_ex_static_kernel(upstream: Upstream, tiny_models: TinyModels, 
     }
     if drafts:
         options["speculative_config"] = NGRAM | {"num_speculative_tokens": drafts}
-    folder = (REPO / "patches/vllm-ascend/v0.14.0rc1/npugraph_ex_static_kernel/tests/recording_torchair.py").parent
+    folder = REPO / "patches/vllm-ascend/shared/npugraph_ex_static_kernel/tests"  # of recording_torchair.py
     made: Any = upstream.run("probe_static_kernel_0_23.py", folder, tiny_models.qwen3, json.dumps(options), **ENGINE)
     assert made == {"result": [2.0, 2.0], "static_kernel": True, "static_shapes": shapes}
 
@@ -240,10 +239,9 @@ SYNCHRONOUS_ROLLOUT = {
 @pytest.mark.parametrize("file", SYNCHRONOUS_ROLLOUT)
 def test_what_features_of_the_synchronous_rollout_patched_is_gone(upstream: Upstream, file: str) -> None:
     upstream.skip_unless("verl", ">=0.9")
-    before = REPO / "patches" / "verl" / distribution().release(oldest()).stacks["verl"]
     for feature in SYNCHRONOUS_ROLLOUT[file]:
-        (patch,) = (before / feature).glob("*.patch")
-        assert f"diff --git a/{file} " in patch.read_text()
+        for patch in PATCHES.glob(f"verl/*/{feature}/*.patch"):
+            assert f"diff --git a/{file} " in patch.read_text()
     tree = upstream.tree("verl")
     assert (tree / "verl/workers").is_dir()
     assert not (tree / file).exists()
@@ -253,7 +251,8 @@ def test_no_trainer_asks_its_workers_for_answers(upstream: Upstream) -> None:
     """data_rebalance orders what fit hands to `actor_rollout_wg.generate_sequences`: nothing calls that any more."""
     upstream.skip_unless("verl", ">=0.9")
     call = "actor_rollout_wg.generate_sequences("
-    assert call in (REPO / "patches/verl/v0.6.0/data_rebalance/0006-feature-data_rebalance.patch").read_text()
+    for patch in PATCHES.glob("verl/*/data_rebalance/*.patch"):
+        assert call in patch.read_text()
     sources = list((upstream.tree("verl") / "verl").rglob("*.py"))
     assert len(sources) > 100
     assert [file for file in sources if call in file.read_text()] == []

@@ -129,6 +129,7 @@ FAULTS = (
           edit("manifests/profiles/plain.yaml", "polite, loud", "polite, typo")),
     Fault("profile_without_unknown", ("selection",), "manifests/profiles/plain.yaml",
           edit("manifests/profiles/plain.yaml", "polite, loud", "polite, luod"), relock=True),
+    Fault("comes_from_a_stack_that_is_gone", ("dropped",), STACK, edit(STACK, "name: v1", "name: v1\ncomes_from: v0")),
     Fault("carried_by_nobody", ("carried-file",), "patches/greeter/v1/polite/files/greeter/forms.py",
           write("patches/greeter/v1/polite/files/greeter/forms.py", "")),
     Fault("carried_twice", ("carried-file", "applies", "lock", "page-stale"), LOUD, carry_twice),

@@ -13,7 +13,10 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 BENCHMARKS = ROOT / "benchmarks"
 SAM = next(ROOT.glob("patches/vllm-ascend/*/sam_proposer/tests/automaton_reference.py")).parents[1]
-SHARED = SAM.parent / "sam_shared_history"
+FILES = [
+    max(ROOT.glob(f"patches/vllm-ascend/*/*/files/vllm_ascend/spec_decode/{name}.py")).parents[2]
+    for name in ("suffix_automaton", "context_tables", "suffix_shared")
+]
 # Random answers, so that nothing repeats but what is put there: `same` was answered before, `copied` in its own group.
 PROBE = """
 import json, random
@@ -41,7 +44,7 @@ def seen() -> Any:
     python = os.environ.get("PATCHCTL_TORCH_PYTHON")
     if not python:
         pytest.skip("PATCHCTL_TORCH_PYTHON is not set")
-    path = os.pathsep.join(map(str, (BENCHMARKS, SAM / "files", SAM / "tests", SHARED / "files")))
+    path = os.pathsep.join(map(str, (BENCHMARKS, *FILES, SAM / "tests")))
     environment = os.environ | {"PYTHONPATH": path}
     done = subprocess.run(
         [python, "-c", PROBE], env=environment, stdout=subprocess.PIPE, text=True, check=True, timeout=300

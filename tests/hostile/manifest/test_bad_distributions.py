@@ -77,10 +77,6 @@ ROWS = {
         (SITE, 4, "extends: greeter has no stack 'v2'; known: v1"),
     ),
     "extends_itself": ((CLOCK, "pin:", "extends: v2\npin:"), (CLOCK, 4, "extends: cycle: v2 extends v2")),
-    "comes_from_unknown": (
-        (V1, "pin:", "comes_from: v0\npin:"),
-        (V1, 4, "comes_from: greeter has no stack 'v0'; known: v1-site"),
-    ),
     "comes_from_itself": (
         (CLOCK, "pin:", "comes_from: v2\npin:"),
         (CLOCK, 4, "comes_from: cycle: it comes from a stack that comes from this one"),

@@ -22,6 +22,7 @@ TEST, MORE = f"{FEATURE}/tests/test_polite.py", f"{FEATURE}/tests/test_polite_mo
 PROBE, SHARED = f"{FEATURE}/tests/probe_polite.py", "tests/behaviour/words.py"
 STANDIN, PACKAGE = "standins/mouth/lips.py", "standins/mouth/tongue/__init__.py"
 MUTANT = f"{FEATURE}/mutants/polite.yaml"
+SHARED_BY_STACKS = "patches/greeter/shared/polite"
 READ = [TEST, MORE, PROBE, SHARED, STANDIN, PACKAGE]
 ENVIRONMENT = {"machine": "Linux x86_64", "python": "3.11.7"}
 TREES = {"greeter": f"v1 git {'1' * 40}"}
@@ -95,7 +96,8 @@ def second(proven: Proven) -> Proven:
 
 
 MOVES: Mapping[str, tuple[str, str]] = {
-    "a probe into a folder of no stack": (PROBE, "patches/greeter/shared/polite/probe_polite.py"),
+    "a probe to what stacks share": (PROBE, f"{SHARED_BY_STACKS}/tests/probe_polite.py"),
+    "a test to what stacks share": (TEST, f"{SHARED_BY_STACKS}/tests/test_polite.py"),
     "a probe to what serves several features": (PROBE, "tests/behaviour/greeter/probe_polite.py"),
     "a probe into a folder beside its tests": (PROBE, f"{FEATURE}/tests/probes/probe_polite.py"),
     "a module of several features": (SHARED, "tests/behaviour/common/words.py"),
@@ -125,6 +127,33 @@ def test_tests_and_mutations_that_moved_to_the_stack_it_comes_from(second: Prove
         (second.root / file).write_text(before)
     (second.root / PROBE).unlink()
     assert second.unproven() == f"{SECOND}/tests/probe_polite.py is gone"
+
+
+def test_what_two_stacks_share_stands_once(second: Proven) -> None:
+    """Tests, probes, mutations and carried files of both in one place: what both records hold, until one byte changes."""
+    first = replace(second, stack="v1")
+    for part in ("tests", "mutants", "files"):
+        second.move(f"{FEATURE}/{part}", f"{SHARED_BY_STACKS}/{part}")
+        shutil.rmtree(second.root / SECOND / part)
+    assert (first.unproven(), second.unproven()) == (None, None)
+    for file in ("tests/test_polite.py", "tests/probe_polite.py", "mutants/polite.yaml", "files/greeter/manners.py"):
+        before = (second.root / SHARED_BY_STACKS / file).read_text()
+        (second.root / SHARED_BY_STACKS / file).write_text("# other bytes\n")
+        assert None not in (first.unproven(), second.unproven()), file
+        (second.root / SHARED_BY_STACKS / file).write_text(before)
+    assert (first.unproven(), second.unproven()) == (None, None)
+
+
+def test_a_file_of_its_own_comes_before_a_shared_one_of_its_name(second: Proven) -> None:
+    for part in ("tests", "mutants", "files"):
+        shutil.copytree(second.root / FEATURE / part, second.root / SHARED_BY_STACKS / part)
+    for file in (second.root / SHARED_BY_STACKS).rglob("*.*"):
+        file.write_text("# other bytes\n")
+    assert second.unproven() is None
+    shutil.rmtree(second.root / SECOND / "mutants")
+    assert (
+        second.unproven() == f"{SHARED_BY_STACKS}/mutants/polite.yaml has changed"
+    )  # not that of the stack it comes from
 
 
 def test_a_probe_that_stayed_where_its_tests_were_is_not_what_they_find(second: Proven) -> None:

@@ -137,15 +137,34 @@ def test_unlisted_files(root: Path) -> None:
         "greeter/v1/loud/0009-feature-loud.patch",
         "greeter/v1/0001-feature-polite.patch",
         "greeter/v0/old/0001-bugfix-old.patch",
+        "greeter/shared/README",
+        "greeter/shared/loud/0009-feature-loud.patch",
+        "greeter/shared/gone/files/greeter/new.py",
+        "greeter/shared/gone/mutants/gone.yaml",
         "other/v1/x.patch",
         "README",
     ]
-    for name in [*extra, "greeter/v1/loud/files/greeter/new.py", "greeter/v1/.hidden"]:
+    listed = [
+        "loud/files/greeter/new.py",
+        "loud/tests/test_loud.py",
+        "loud/mutants/loud.yaml",
+        "gone/tests/probe_gone.py",
+    ]
+    for name in [
+        *extra,
+        *(f"greeter/shared/{one}" for one in listed),
+        "greeter/v1/loud/files/greeter/new.py",
+        "greeter/v1/.hidden",
+    ]:
         path = root / "patches" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("")
     assert names(dist.unlisted_files(), root / "patches") == [
         "README",
+        "greeter/shared/README",
+        "greeter/shared/gone/files",
+        "greeter/shared/gone/mutants",
+        "greeter/shared/loud/0009-feature-loud.patch",
         "greeter/v0",
         "greeter/v1/0001-feature-polite.patch",
         "greeter/v1/forgotten",

@@ -5,9 +5,14 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from pins import REPO, distribution
+
+from patchctl.catalog.evidence_file import read_record
+from patchctl.manifest.series import SHARED
+from patchctl.stack.plan import load_patches
 
 FOLDERS = ["patchctl", "benchmarks", "standins", "tests/behaviour", "tests/image", "patches/*/*/*/tests"]
 
@@ -33,7 +38,13 @@ def literals(tree: ast.AST) -> Iterator[ast.Constant]:
 
 
 def _is_ours(text: str) -> bool:
-    return text.startswith("patches/") and (REPO / text).exists()
+    """Whether it is the path of probes: of another stack's once, and now perhaps where stacks share them, which the harness knows."""
+    return text.startswith("patches/") and ((REPO / text).exists() or _is_shared(text))
+
+
+def _is_shared(text: str) -> bool:
+    upstream, _, *rest = text.split("/")[1:]
+    return (REPO / "patches" / upstream / SHARED / "/".join(rest)).exists()
 
 
 @pytest.mark.parametrize("folder", FOLDERS)
@@ -45,3 +56,40 @@ def test_no_version_is_written_outside_manifests(folder: str) -> None:
             if pattern.search(str(node.value)) and not _is_ours(str(node.value)):
                 found.append(f"{file.relative_to(REPO)}:{node.lineno}: {str(node.value)[:60]!r}")
     assert files and found == []
+
+
+# Their bytes are in records. Two compare a carried file with that of the stack before, and one runs its probe; the third only names the
+# folder, and finds its probes in shared/. Whoever proves them anew lets them read shared/.
+READ_OF_ANOTHER_STACK = {("sam_shared_history", "probe_sam_shared_history.py")}
+NAME_ANOTHER_STACK = {"test_sam_proposer_automaton.py", "test_sam_proposer_tables.py", "test_sam_shared_history.py"}
+
+
+def test_no_test_names_the_folder_of_another_stack() -> None:
+    """What two stacks have lies in shared/, so that one of them can go."""
+    folders = {f"patches/{upstream}/{stack}/" for upstream, stack in distribution().stacks}
+    found = set()
+    for folder in folders:
+        for file in (REPO / folder).glob("*/tests/**/*.py"):
+            texts = [str(node.value) for node in literals(ast.parse(file.read_text(encoding="utf-8")))]
+            named = [text for text in texts for other in folders - {folder} if text.startswith(other)]
+            if any((REPO / text).exists() for text in named):
+                found.add(file.name)
+    assert found <= NAME_ANOTHER_STACK
+
+
+def test_no_run_on_record_read_a_file_of_another_stack() -> None:
+    """A file that a record names with its old place, and that moved to shared/ since, is not there any more."""
+    dist = distribution()
+    folders = {f"patches/{upstream}/{stack}/" for upstream, stack in dist.stacks}
+    found, read = set(), 0
+    for (upstream, name), stack in dist.stacks.items():
+        for patch in load_patches(dist, stack):
+            record = read_record(dist.root, upstream, name, patch.feature)
+            for run in [record.tests, *record.mutants.values()] if record else []:
+                for file in run.files if run else ():
+                    read += 1
+                    others = folders - {f"patches/{upstream}/{name}/"}
+                    if any(map(file.startswith, others)) and (dist.root / file).exists():
+                        found.add((patch.feature, Path(file).name))
+    assert read
+    assert found <= READ_OF_ANOTHER_STACK
