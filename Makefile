@@ -29,7 +29,7 @@ WITH_TORCH = $(TORCH_PYTHON) && export PATCHCTL_TORCH_PYTHON &&
 SHELL_SCRIPTS = $(shell git ls-files '*.sh') .ci/run
 EVIDENCE ?= docs/evidence
 
-.PHONY: help tiers apply check demo demo-share demo-gpu test test-all test-tool test-heavy test-on test-behaviour test-scripts test-share test-subsets test-subset-share test-recipes test-recipes-share test-slow test-suites test-git coverage test-pythons test-upstream test-mutants test-bombs test-processes fuzz torture torture-share image-test image-test-slow lint verify lint-upstream bench bench-patches config-keys published-scripts docs clean trees
+.PHONY: help tiers apply check demo demo-share demo-gpu test test-all test-tool test-heavy test-on test-behaviour test-scripts test-demo-gpu test-share test-subsets test-subset-share test-recipes test-recipes-share test-slow test-suites test-git coverage test-pythons test-upstream test-mutants test-bombs test-processes fuzz torture torture-share image-test image-test-slow lint verify lint-upstream bench bench-patches config-keys published-scripts docs clean trees
 
 help:  ## say what the targets do
 	@grep -hE '^[a-z0-9.-]+:.*##' Makefile | sed -E 's/:.*## /	/' | expand -t 20
@@ -66,7 +66,7 @@ test: test-tool $(if $(WHOLE),test-behaviour,test-on)  ## the tool but for what 
 test-all:  ## all that .ci/run runs
 	$(MAKE) lint
 	$(MAKE) test WHOLE=1
-	$(MAKE) -j2 -O verify torture-share demo-share image-test TORTURE=2
+	$(MAKE) -j2 -O verify torture-share demo-share image-test test-demo-gpu TORTURE=2
 	$(MAKE) test-share RELEASE=$(OLDER)
 	$(MAKE) -j2 -O test-subset-share test-scripts test-suites test-recipes-share lint-upstream RELEASE=$(OLDER) COMPARE=
 
@@ -133,6 +133,9 @@ test-behaviour: trees  ## [all] the patched upstream code of RELEASE on a CPU to
 
 test-scripts: trees  ## [all] the scripts, and clusters with a real Ray, of RELEASE of the older release
 	$(WITH_TORCH) $(BEHAVIOUR) tests/scripts tests/cluster
+
+test-demo-gpu: trees  ## [all] the program of demo-gpu on a CPU; test-scripts has it too where RELEASE is the newest
+	$(WITH_TORCH) $(PYTEST) --trees=$(TREES)/patched tests/scripts/test_demo_gpu.py
 
 SHARE ?= 1/32
 test-share: trees  ## [all] every 32nd file of them, for RELEASE of the older release; SHARE=2/32 for the next

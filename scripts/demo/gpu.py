@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The trainer's half of a GRPO run on a GPU: verl's trainer, FSDP2 actor and skip_old_log_prob, with Hugging Face's rollout.
+"""The trainer's half of a GRPO run on a GPU: verl's trainer, FSDP2 engine and skip_old_log_prob, with Hugging Face's rollout.
 
 Looks for an interpreter with a torch that sees a GPU, and for what verl imports beside it; nothing is installed. The same program
 runs with --device cpu. docs/demo.md says what it shows. Exit status: 0, also where there is no GPU and none was asked for; 1 where
@@ -18,20 +18,20 @@ from pathlib import Path
 
 from patchctl.__main__ import compose
 from patchctl.manifest.distribution import Distribution
-from patchctl.training.recipes.versions import is_of
+from patchctl.manifest.types import Release
 
 HERE = Path(__file__).resolve().parents[2]
 SCRIPTS = HERE / "scripts"
 NONE = 3
-# The trainer's half runs verl's DataParallelPPOActor, which v0.9.0 does not have any more.
-ACTOR = Path("verl", "workers", "actor", "dp_actor.py")
+# The trainer that the program drives: a tree without it is of another release.
+TRAINER = Path("verl", "trainer", "ppo", "v1", "trainer_sync.py")
+PROFILE = "demo"
 
 
-def _release() -> str:
-    """The newest one whose verl has it."""
+def _release() -> Release:
+    """Return the newest release."""
     compose()
-    dist = Distribution.load(HERE)
-    return next(name for name, one in dist.releases.items() if is_of(dist.stack("verl", one.stacks["verl"]), "<0.9"))
+    return next(iter(Distribution.load(HERE).releases.values()))
 
 
 RELEASE = _release()
@@ -62,10 +62,11 @@ SIZES = {
         "head_dim": 128,
     },
 }
-# What verl v0.6.0 imports for it that comes neither with torch nor with another of them.
+# What verl imports for it that comes neither with torch nor with another of them.
 NEEDED = [
     "transformers",
     "tensordict",
+    "transfer_queue",
     "ray",
     "hydra",
     "omegaconf",
@@ -74,15 +75,15 @@ NEEDED = [
     "codetiming",
     "peft",
     "accelerate",
-    "dill",
     "pandas",
     "pyarrow",
 ]
+TRANSFORMERS = RELEASE.runtime["transformers"].split(".")[0]
 PROBE = f"""
 import importlib.metadata, importlib.util, json, torch
 lacks = [name for name in {NEEDED} if not importlib.util.find_spec(name)]
-if "transformers" not in lacks and (have := importlib.metadata.version("transformers")).split(".")[0] != "4":
-    lacks.append(f"transformers 4 (this is {{have}})")
+if "transformers" not in lacks and (have := importlib.metadata.version("transformers")).split(".")[0] != "{TRANSFORMERS}":
+    lacks.append(f"transformers {TRANSFORMERS} (this is {{have}})")
 gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else None
 print(json.dumps({{"torch": torch.__version__, "gpu": gpu, "lacks": lacks}}))
 """
@@ -119,9 +120,12 @@ def _arguments() -> argparse.Namespace:
         help="auto: a GPU, or nothing; cuda: an error where there is none [%(default)s]",
     )
     parser.add_argument(
-        "--python", help="the interpreter [PATCHCTL_TORCH_PYTHON, python3 and its versions, .venv-torch-RELEASE]"
+        "--python",
+        help="the interpreter [PATCHCTL_TORCH_PYTHON, python3 and its versions, .venv-ENVIRONMENT of the release]",
     )
-    parser.add_argument("--tree", type=Path, help=f"a patched tree of verl of {RELEASE} [applied into OUT/workspace]")
+    parser.add_argument(
+        "--tree", type=Path, help=f"a patched tree of verl of {RELEASE.name} [applied into OUT/workspace]"
+    )
     parser.add_argument("--mirror", action="append", default=[], metavar="NAME=PATH", help="as for patchctl apply")
     parser.add_argument("--out", type=Path, default=HERE / "build" / "demo-gpu", help="[build/demo-gpu]")
     parser.add_argument("--size", choices=SIZES, help="of the model [small on a GPU, tiny on a CPU]")
@@ -134,10 +138,9 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--lr", type=float, help="[0.2 over the columns]")
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
-    if args.tree and not (args.tree / ACTOR).is_file():
-        parser.error(
-            f"--tree {args.tree} has no {ACTOR}: it takes verl as `patchctl apply --profile demo --release {RELEASE}` makes it"
-        )
+    if args.tree and not (args.tree / TRAINER).is_file():
+        apply = f"patchctl apply --profile {PROFILE} --release {RELEASE.name}"
+        parser.error(f"--tree {args.tree} has no {TRAINER}: it takes verl as `{apply}` makes it")
     if args.vocabulary < 16 or min(args.steps, args.prompts, args.samples, args.answer, args.micro) < 1:
         parser.error("--vocabulary is at least 16, and what is counted at least 1")
     if args.prompts * args.samples % args.micro:
@@ -151,7 +154,7 @@ def _find(args: argparse.Namespace) -> tuple[str | None, list[str]]:
     if not args.python:
         named += [
             *(f"python3.{minor}" for minor in (13, 12, 11, 10)),
-            str(HERE / f".venv-torch-{RELEASE}" / "bin" / "python"),
+            str(HERE / f".venv-{RELEASE.environment}" / "bin" / "python"),
         ]
     looked = []
     for python in dict.fromkeys(filter(None, map(shutil.which, filter(None, named)))):
@@ -179,7 +182,7 @@ def _run(python: str, args: argparse.Namespace) -> int:
         mirrors = [word for one in args.mirror for word in ("--mirror", one)]
         apply = [Path(sys.executable).with_name("patchctl"), "--root", HERE, "apply", "--workspace", tree.parent]
         subprocess.run(
-            [*apply, "--profile", "demo", "--release", RELEASE, "--skip-unavailable", *mirrors],
+            [*apply, "--profile", PROFILE, "--release", RELEASE.name, "--skip-unavailable", *mirrors],
             check=True,
             stdout=subprocess.DEVNULL,
         )
@@ -196,8 +199,10 @@ def _run(python: str, args: argparse.Namespace) -> int:
     subprocess.run(data, check=True, stdout=subprocess.DEVNULL)
     settings = vars(args) | {"device": device, "size": size, "columns": SIZES[size], "out": out}
     settings["lr"] = args.lr or 0.2 / SIZES[size]["hidden_size"]
-    # verl takes a GPU that it sees, and --device cpu is to be the same everywhere. One thread takes sums in one order.
-    hidden = {"CUDA_VISIBLE_DEVICES": ""} if device == "cpu" else {}
+    # verl takes a GPU that it sees, and --device cpu is to be the same everywhere: verl registers the engine for GPUs and NPUs, and
+    # takes another device's name by its variable. One thread takes sums in one order.
+    as_cpu = {"CUDA_VISIBLE_DEVICES": "", "VERL_PLATFORM": "cpu", "VERL_ENGINE_DEVICE": "cuda"}
+    hidden = as_cpu if device == "cpu" else {}
     threads = {"OMP_NUM_THREADS": "1"} if device == "cpu" else {}
     # Packages that the probe found by way of PYTHONPATH are there for the program too.
     path = os.pathsep.join(filter(None, (str(tree.resolve()), os.environ.get("PYTHONPATH"))))
