@@ -1,4 +1,4 @@
-"""The oldest release can be deleted: its manifests, the stacks and recipes that no other release has, and `patchctl docs`; nothing
+"""The oldest release can be deleted: its manifests, the stacks and recipes that no other release has, and `patchctl lock --pages`; nothing
 that stays reads any of it."""
 
 from __future__ import annotations
