@@ -17,7 +17,7 @@ from patchctl.errors import BadManifest, WrongUse
 from patchctl.git.catfile import ObjectReader
 from patchctl.manifest.distribution import Distribution
 from patchctl.manifest.typeinfo import build
-from patchctl.manifest.types import FORMAT, Release, Stack
+from patchctl.manifest.types import FORMAT, Release, Stack, release_order
 from patchctl.patch.parse import Hunk
 from patchctl.requirements.declared import read_declared, stale
 from patchctl.requirements.sets import read_set
@@ -77,6 +77,21 @@ def read_state(root: Path) -> BumpState:
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         hint = f"remove it, and begin the bump again: stacks that are there are kept ({file})"
         raise BadManifest(f"this is not the state of a bump: {error}", where=str(file), hint=hint) from error
+
+
+def newest_release(dist: Distribution) -> Release:
+    """The newest release. Raises WrongUse if there is none."""
+    found = next(iter(dist.releases.values()), None)
+    if found is None:
+        raise WrongUse("this distribution has no release", hint="write the first: manifests/releases/NAME.yaml")
+    return found
+
+
+def next_point(dist: Distribution, old: Release) -> str:
+    """The name of the next point release after `old` that is not taken."""
+    month = ".".join(old.name.split(".")[:2])
+    points = [release_order(name)[2] for name in dist.releases if name.startswith(f"{month}.")]
+    return f"{month}.{max(points, default=0) + 1}"
 
 
 def check_new(dist: Distribution, old: Release, new: str) -> None:

@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 
 @click.command("bump")
 @click.argument("release", required=False, shell_complete=complete_release)
-@click.option("--to", metavar="NEW", help="The new release's name, YEAR.MONTH or YEAR.MONTH.N.")
+@click.option("--to", metavar="NEW", help="The new release [default: the next point release, YEAR.MONTH.N].")
 @click.option(
     "--only",
     multiple=True,
     metavar="UPSTREAM[@REVISION]",
     shell_complete=complete_upstream,
-    help="StackMove this upstream, to its newest release or to a revision, and no other that is not named. Repeatable.",
+    help="Move this upstream, to its newest release or to a revision, and no other that is not named. Repeatable.",
 )
 @click.option("--dry-run", is_flag=True, help="Say what would move, and what each patch would take. Writes nothing.")
 @click.option("--no-prove", is_flag=True, help="Run no proofs at the end; may take hours otherwise.")
@@ -51,7 +51,7 @@ def command(
     sources: Sources,
     as_json: bool,
 ) -> int:
-    """Make a new release from an older one: move stacks to newer revisions, lock and prove them, write the release.
+    """Make a new release from RELEASE, or from the newest: move stacks to newer revisions, lock and prove them, write it.
 
     Without --only, the upstreams whose files name others (vllm-ascend names a vllm) go to their newest release, and the
     others to the newer releases that they name. Each move is a rebase (docs/rebase.md). Where a patch needs a person,
@@ -62,11 +62,20 @@ def command(
 
     \b
     Examples:
-      patchctl bump RELEASE --to NEW --dry-run
+      patchctl bump --dry-run
       patchctl bump RELEASE --to NEW --only vllm-ascend
       patchctl bump --continue
     """
-    from patchctl.bump.bump import BumpState, check_new, find_moves, read_state, state_file, write_state
+    from patchctl.bump.bump import (
+        BumpState,
+        check_new,
+        find_moves,
+        newest_release,
+        next_point,
+        read_state,
+        state_file,
+        write_state,
+    )
     from patchctl.drift.drift import Drifting
     from patchctl.manifest.writer_lock import exclusive_writer
     from patchctl.report.bump import BumpOutput, moves_text
@@ -87,9 +96,8 @@ def command(
             )
             return DONE
         return _go_on(app, state, options, as_json)
-    if release is None or to is None:
-        raise WrongUse("which release becomes which?", hint="patchctl bump RELEASE --to NEW; --continue goes on")
-    old = app.distribution.release(release)
+    old = app.distribution.release(release) if release else newest_release(app.distribution)
+    to = to or next_point(app.distribution, old)
     check_new(app.distribution, old, to)
     stacks = {u: app.distribution.stack(u, name) for u, name in old.stacks.items()}
     python = re.match(r"[0-9]+\.[0-9]+", old.runtime.get("python", ""))
@@ -124,19 +132,18 @@ def _go_on(app: App, state: BumpState, options: SourceOptions, as_json: bool) ->
     """Every move that has not arrived yet, then the release, then the proofs."""
     from patchctl.atomic import replace_file
     from patchctl.bump.bump import compare_stacks, state_file, write_release
-    from patchctl.report.bump import BumpOutput, bump_text, report_markdown
+    from patchctl.report.bump import BumpOutput, BumpStop, bump_text, report_markdown
 
+    report = app.distribution.root / "edit" / f"bump-{state.new}.md"
     for move in state.moves:
         state, stopped = _arrive(app, state, move, options, as_json)
         if stopped is not None:
-            rebase = stopped[1]
+            stop = stopped[1].stop
+            at = BumpStop(move.upstream, stop.feature, stop.paths) if stop else None
             data = BumpOutput(
-                state.release,
-                state.new,
-                state.moves,
-                "stopped",
-                stop=f"{move.upstream}: {rebase.stop.feature}" if rebase.stop else move.upstream,
+                state.release, state.new, state.moves, "stopped", stop=at, stacks=state.stacks, report=report
             )
+            replace_file(report, report_markdown(data).encode())
             app.emit("bump", data, partial(_stopped, *stopped), as_json)
             return DoesNotApply.code
     dist = app.distribution
@@ -148,7 +155,6 @@ def _go_on(app: App, state: BumpState, options: SourceOptions, as_json: bool) ->
     red = _proven(app, new, options, as_json) if state.prove else []
     dist = app.distribution
     classes = {u: compare_stacks(dist, dist.stack(u, old.stacks[u]), stack) for u, stack in new.items()}
-    report = dist.root / "edit" / f"bump-{state.new}.md"
     data = BumpOutput(
         state.release, state.new, state.moves, "done", stacks=state.stacks, patches=classes, red=red, report=report
     )

@@ -18,6 +18,15 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
+class BumpStop:
+    """The patch that a person has to merge."""
+
+    upstream: Annotated[str, Doc("its upstream")]
+    feature: Annotated[str, Doc("its feature")]
+    files: Annotated[Mapping[str, str], Doc("by file in conflict: what is wrong with it")]
+
+
+@dataclass(frozen=True)
 class BumpOutput:
     """What `bump` prints."""
 
@@ -28,13 +37,15 @@ class BumpOutput:
     efforts: Annotated[Mapping[str, str], Doc("dry run: by upstream, one word as of `outdated`")] = field(
         default_factory=dict
     )
-    stop: Annotated[str | None, Doc("stopped: UPSTREAM: FEATURE that needs a person")] = None
-    stacks: Annotated[Mapping[str, str], Doc("done: the new stack by upstream")] = field(default_factory=dict)
+    stop: Annotated[BumpStop | None, Doc("stopped: the patch that needs a person")] = None
+    stacks: Annotated[Mapping[str, str], Doc("the new stack by upstream, as far as the bump has come")] = field(
+        default_factory=dict
+    )
     patches: Annotated[Mapping[str, Sequence[PatchClass]], Doc("done: by upstream, how each patch differs")] = field(
         default_factory=dict
     )
     red: Annotated[Sequence[str], Doc("done: proofs that failed, a line each")] = ()
-    report: Annotated[Path | None, Doc("done: the Markdown for a change request")] = None
+    report: Annotated[Path | None, Doc("done, stopped: the Markdown for a change request")] = None
 
     @property
     def unproven(self) -> Annotated[list[str], Doc("done: FEATURE@UPSTREAM that no record proves")]:
@@ -76,6 +87,13 @@ def report_markdown(found: BumpOutput) -> str:
             kind = f"{row.kind}: {_cell(row.reason or '')}" if gone else row.kind
             proof = "-" if gone else "proven" if row.proof is None else f"not proven: {_cell(row.proof)}"
             lines.append(f"| {row.feature} | {kind} | {proof} |")
+    if found.stop is not None:
+        lines += ["", f"## Stopped at {found.stop.feature} of {found.stop.upstream}", ""]
+        lines += [f"- `{path}`: {_cell(why)}" for path, why in found.stop.files.items()]
+        lines += [
+            "",
+            "The work tree, with the other patches to come, is in `edit/`: resolve, `git add`, `patchctl bump --continue`.",
+        ]
     if found.red:
         lines += ["", "## Red proofs", "", *(f"- {_cell(line)}" for line in found.red)]
     return "\n".join(lines) + "\n"

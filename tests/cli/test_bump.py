@@ -113,6 +113,14 @@ def test_only_what_is_named_moves(made: Made) -> None:
     assert moves(found) == {"greeter": ("v2", "asked for")} and found["stacks"] == {"greeter": "v2"}
 
 
+def test_the_newest_release_gets_the_next_point_release(made: Made) -> None:
+    both_go_on(made)
+    assert bump(made, "--dry-run", code=0)["new"] == "2001.01.1"
+    bump(made, "--no-prove", "--only", "clock", code=20)
+    found = bump(made, "--dry-run", code=0)
+    assert (found["release"], found["new"]) == ("2001.01.1", "2001.01.2")
+
+
 def test_nothing_is_newer(made: Made) -> None:
     assert begin(made, code=0)["status"] == "nothing to move"
     assert not (made.root / "manifests/releases/2001.02.yaml").exists()
@@ -134,7 +142,9 @@ def resolve(made: Made) -> None:
 
 def test_it_stops_at_a_conflict_and_goes_on(made: Made) -> None:
     conflict(made)
-    assert begin(made, code=4)["stop"] == "clock: step"
+    found = begin(made, code=4)
+    assert found["stop"] == {"upstream": "clock", "feature": "step", "files": {TICK: "both changed the same lines"}}
+    assert "## Stopped at step of clock\n\n- `clock/tick.py`: " in Path(found["report"]).read_text()
     assert bump(made, "--continue", code=4)["error"]["exit_code"] == 4  # nothing is resolved yet
     resolve(made)
     found = bump(made, "--continue", code=20)
@@ -165,7 +175,6 @@ def test_it_can_be_given_up(made: Made) -> None:
 @pytest.mark.parametrize(
     ("args", "what"),
     [
-        (("2001.01",), "which release becomes which?"),
         (("2001.01", "--to", "2001.01"), "release 2001.01 is there already"),
         (("2001.01", "--to", "next"), "a release name"),
         (("2001.03", "--to", "2001.04"), "no release '2001.03'"),
