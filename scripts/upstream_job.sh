@@ -2,11 +2,6 @@
 # What upstreams have that is newer, as a branch for a draft request: the steps of a scheduled CI job. docs/rebase.md
 set -euo pipefail
 
-HERE=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")" && pwd)
-SCRIPT=upstream_job.sh
-# shellcheck source=scripts/common.sh
-source "$HERE/common.sh"
-
 usage() {
   cat <<'TEXT'
 Usage: upstream_job.sh OUT [patchctl's source options...]
@@ -32,7 +27,10 @@ allow() {
 
 case ${1:-} in
   -h | --help) usage && exit 0 ;;
-  '' | -*) wrong_use "name a folder for the results" ;;
+  '' | -*)
+    printf 'upstream_job.sh: name a folder for the results\n  try: upstream_job.sh --help\n' >&2
+    exit 2
+    ;;
 esac
 out=$(mkdir -p "$1" && cd "$1" && pwd)
 shift
