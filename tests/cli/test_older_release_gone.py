@@ -42,7 +42,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for file in (*REPO.glob("README*"), *REPO.glob("Makefile")):
         shutil.copy(file, root)
     drop(root, oldest())
-    done = run_patchctl(f"--root={root}", "docs", home=root.parent)
+    done = run_patchctl(f"--root={root}", "lock", "--pages", home=root.parent)
     assert done.returncode == 0, done.stdout + done.stderr
     return root
 

@@ -27,7 +27,7 @@ def shared(tmp_path: Path) -> Made:
 
 
 def test_it_is_locked_verified_and_applied_as_before(shared: Made, tmp_path: Path) -> None:
-    shared.good("docs")
+    shared.good("lock", "--pages")
     shared.good("lock", "--check")
     shared.good("verify")
     ws = Workspace(shared, tmp_path / "ws")
