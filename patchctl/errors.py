@@ -88,8 +88,8 @@ class BadPatch(PatchctlError):
 class Tried:
     """A place where a source was looked for, and why it was not available there. Never contains credentials."""
 
-    place: Annotated[str, Doc("an address, a folder, the cache")]
-    reason: Annotated[str, Doc("why it was not had there")]
+    place: Annotated[str, Doc("address, folder, or the cache")]
+    reason: Annotated[str, Doc("why the source was not available there")]
 
 
 class SourceUnavailable(PatchctlError):

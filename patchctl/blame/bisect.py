@@ -44,10 +44,10 @@ class Unit:
 class BisectRun:
     """One run of the command."""
 
-    applied: Annotated[int, Doc("how many of `order` were applied")]
-    outcome: Annotated[Outcome, Doc("good, bad or skipped")]
-    code: Annotated[int, Doc("the command's exit code; negative for a signal")]
-    seconds: Annotated[float, Doc("what it took, without making the trees")]
+    applied: Annotated[int, Doc("number of entries of `order` applied")]
+    outcome: Annotated[Outcome, Doc("`good`, `bad` or `skipped`")]
+    code: Annotated[int, Doc("exit code of the command; negative if a signal killed it")]
+    seconds: Annotated[float, Doc("run time of the command, without building the trees")]
 
 
 @dataclass(frozen=True)

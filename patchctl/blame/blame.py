@@ -40,13 +40,13 @@ _LARGEST_SOURCE = 16 << 20
 
 @dataclass(frozen=True)
 class SourceLine:
-    """A line of a file."""
+    """A source line, as requested or as a traceback names it."""
 
-    file: Annotated[str, Doc("as it was asked for")]
-    line: Annotated[int, Doc("from 1")]
-    function: Annotated[str | None, Doc("the function that a traceback says it is in")] = None
-    said: Annotated[str | None, Doc("the text that a traceback shows for it")] = None
-    count: Annotated[int, Doc("how often the traceback, of every rank and process, has this line")] = 1
+    file: Annotated[str, Doc("path as given in the request or the traceback")]
+    line: Annotated[int, Doc("line number, from 1")]
+    function: Annotated[str | None, Doc("enclosing function according to the traceback")] = None
+    said: Annotated[str | None, Doc("source text shown in the traceback")] = None
+    count: Annotated[int, Doc("number of occurrences in the traceback, over all ranks and processes")] = 1
 
 
 @dataclass(frozen=True)
@@ -54,21 +54,22 @@ class Blamed:
     """A line and its owner."""
 
     place: Annotated[SourceLine, Spread()]
-    owner: Annotated[str | None, Doc("a feature, upstream, edit (written here since), or null where nobody can tell")]
-    upstream: Annotated[str | None, Doc("null where no upstream has a file of this name")] = None
+    owner: Annotated[str | None, Doc("feature name, `upstream`, `edit` (a local edit), or null if undetermined")]
+    upstream: Annotated[str | None, Doc("upstream name; null if no upstream has a file of this name")] = None
     stack: Annotated[
         str | None,
         Doc(
-            "the stack whose file it is, of several the first (`why` names the others); null where none of several has the line"
+            "stack that has the file; the first if several do (`why` lists the others); null if several have the file"
+            " but none the line"
         ),
     ] = None
-    path: Annotated[str | None, Doc("in the upstream's tree")] = None
-    patch: Annotated[str | None, Doc("the patch's file, of a feature")] = None
-    page: Annotated[str | None, Doc("its page, where the distribution has it")] = None
-    switch: Annotated[str | None, Doc("its switch")] = None
-    text: Annotated[str | None, Doc("the line")] = None
-    told_by: Annotated[str | None, Doc("workspace, content or traceback")] = None
-    why: Annotated[str | None, Doc("why nobody can tell, or what is not certain")] = None
+    path: Annotated[str | None, Doc("path in the upstream tree")] = None
+    patch: Annotated[str | None, Doc("patch file; null unless the owner is a feature")] = None
+    page: Annotated[str | None, Doc("documentation page of the patch; null if the distribution has none")] = None
+    switch: Annotated[str | None, Doc("switch of the feature")] = None
+    text: Annotated[str | None, Doc("text of the line")] = None
+    told_by: Annotated[str | None, Doc("evidence used: `workspace`, `content` or `traceback`")] = None
+    why: Annotated[str | None, Doc("why the owner is undetermined, or what is uncertain")] = None
 
 
 UPSTREAM, EDIT = "upstream", "edit"

@@ -27,29 +27,29 @@ UPSTREAM = "upstream"
 class EditedHunk:
     """One hunk."""
 
-    line: Annotated[int, Doc("its first changed line in the file that is there")]
-    owners: Annotated[tuple[str, ...], Doc("whose lines it changes: features, or upstream")]
-    diff: Annotated[tuple[str, ...], Doc("its lines, the first begins with @@")]
+    line: Annotated[int, Doc("first changed line in the current file")]
+    owners: Annotated[tuple[str, ...], Doc("owners of the changed lines: feature names or `upstream`")]
+    diff: Annotated[tuple[str, ...], Doc("lines of the hunk, starting with the `@@` header")]
 
 
 @dataclass(frozen=True)
 class EditedFile:
     """An edited file."""
 
-    path: Annotated[str, Doc("in the tree")]
-    state: Annotated[str, Doc("changed, deleted or binary")]
-    hunks: Annotated[tuple[EditedHunk, ...], Doc("none unless it is changed")] = ()
+    path: Annotated[str, Doc("path in the tree")]
+    state: Annotated[str, Doc("`changed`, `deleted` or `binary`")]
+    hunks: Annotated[tuple[EditedHunk, ...], Doc("edited hunks; empty unless `state` is `changed`")] = ()
 
 
 @dataclass(frozen=True)
 class EditedTree:
     """A tree of the workspace."""
 
-    upstream: Annotated[str, Doc("its name")]
-    stack: Annotated[str, Doc("the stack's name")]
-    folder: Annotated[str, Doc("the full path")]
-    files: Annotated[tuple[EditedFile, ...], Doc("files that are not as they were applied")] = ()
-    problem: Annotated[str | None, Doc("why the tree cannot be looked at")] = None
+    upstream: Annotated[str, Doc("upstream name")]
+    stack: Annotated[str, Doc("stack name")]
+    folder: Annotated[str, Doc("absolute path of the tree")]
+    files: Annotated[tuple[EditedFile, ...], Doc("files that differ from the applied state")] = ()
+    problem: Annotated[str | None, Doc("why the tree cannot be inspected; null if it can")] = None
 
 
 def drift_of_workspace(workspace: Path) -> list[EditedTree]:

@@ -31,12 +31,12 @@ Class = Literal["same", "context", "content", "added", "dropped", "postponed"]
 
 @dataclass(frozen=True)
 class StackMove:
-    """A stack that goes to another revision."""
+    """A stack that moves to another revision."""
 
-    upstream: Annotated[str, Doc("its upstream")]
-    stack: Annotated[str, Doc("the stack of the old release")]
-    to: Annotated[str, Doc("the tag, branch, commit or version")]
-    why: Annotated[str, Doc("who asked for it")]
+    upstream: Annotated[str, Doc("upstream name")]
+    stack: Annotated[str, Doc("stack in the old release")]
+    to: Annotated[str, Doc("target tag, branch, commit or version")]
+    why: Annotated[str, Doc("what requested the move")]
 
 
 @dataclass(frozen=True)
@@ -178,15 +178,16 @@ def _loads(text: str, new: str) -> None:
 class PatchClass:
     """How a patch of the new stack differs from the old stack's."""
 
-    feature: Annotated[str, Doc("its feature")]
+    feature: Annotated[str, Doc("feature name")]
     kind: Annotated[
         Class,
         Doc(
-            "same (byte for byte), context (the same lines, other surroundings), content, added, dropped, or postponed"
+            "`same` (byte for byte), `context` (same changed lines, different context), `content`, `added`, `dropped`"
+            " or `postponed`"
         ),
     ]
-    reason: Annotated[str | None, Doc("why it was dropped or postponed")] = None
-    proof: Annotated[str | None, Doc("why no record proves it on the new stack; null if one does")] = None
+    reason: Annotated[str | None, Doc("why the patch was dropped or postponed; null otherwise")] = None
+    proof: Annotated[str | None, Doc("why no record proves the patch on the new stack; null if one does")] = None
 
 
 def compare_stacks(dist: Distribution, old: Stack, new: Stack) -> list[PatchClass]:

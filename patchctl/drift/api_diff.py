@@ -36,11 +36,11 @@ class PatchedSource:
 class ApiChange:
     """An upstream name that changed."""
 
-    name: Annotated[str, Doc("in full, as in `package.module.Class.method`")]
-    was: Annotated[str, Doc("its signature on the stack's own base")]
-    now: Annotated[str | None, Doc("its signature there; null where it is gone")]
-    file: Annotated[str, Doc("the patched or carried file that uses it")]
-    line: Annotated[int, Doc("the first line of that file that does")]
+    name: Annotated[str, Doc("fully qualified name, such as `package.module.Class.method`")]
+    was: Annotated[str, Doc("signature on the stack's own base")]
+    now: Annotated[str | None, Doc("signature on the release; null if the name is gone")]
+    file: Annotated[str, Doc("patched or carried file that uses the name")]
+    line: Annotated[int, Doc("first line of that file that uses it")]
 
 
 def written_lines(hunks: Sequence[Hunk]) -> frozenset[int]:

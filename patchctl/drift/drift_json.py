@@ -145,24 +145,24 @@ _CALLERS = "@"  # no name of a feature
 
 @dataclass(frozen=True)
 class Broke:
-    """A patch that arrived before and does not now, or that uses an upstream name that changed since."""
+    """A patch that no longer arrives, or that uses an upstream name that changed since."""
 
-    upstream: Annotated[str, Doc("its name")]
-    stack: Annotated[str, Doc("the stack's name")]
-    release: Annotated[str, Doc("on which release")]
-    feature: Annotated[str, Doc("which feature; FEATURE@UPSTREAM of another upstream's")]
-    why: Annotated[str, Doc("files that are lost, or names that changed")]
+    upstream: Annotated[str, Doc("upstream name")]
+    stack: Annotated[str, Doc("stack name")]
+    release: Annotated[str, Doc("upstream release")]
+    feature: Annotated[str, Doc("feature name; FEATURE@UPSTREAM for a patch of another upstream")]
+    why: Annotated[str, Doc("lost files or changed names")]
 
 
 @dataclass(frozen=True)
 class Appeared:
-    """A release that the earlier run did not have, or a branch that has moved on, and how many patches arrive on it."""
+    """A release missing from the earlier run, or a branch that has moved, with the number of patches that arrive on it."""
 
-    upstream: Annotated[str, Doc("its name")]
-    stack: Annotated[str, Doc("the stack's name")]
-    release: Annotated[str, Doc("which release")]
-    arrive: Annotated[int, Doc("how many of the stack's patches arrive on it, or are not needed there")]
-    patches: Annotated[int, Doc("how many it has")]
+    upstream: Annotated[str, Doc("upstream name")]
+    stack: Annotated[str, Doc("stack name")]
+    release: Annotated[str, Doc("upstream release")]
+    arrive: Annotated[int, Doc("number of the stack's patches that arrive on the release or are not needed there")]
+    patches: Annotated[int, Doc("number of patches in the stack")]
 
 
 @dataclass(frozen=True)

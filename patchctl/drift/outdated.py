@@ -23,34 +23,37 @@ MOVED, CONFLICTS, TAKEN = "moved", "conflicts", "taken upstream"
 class NewRevision:
     """A revision that is newer than the pin."""
 
-    kind: Annotated[str, Doc("release, candidate, or branch: the head of the branch that is followed")]
-    name: Annotated[str, Doc("the tag, the version or the branch")]
-    effort: Annotated[str | None, Doc("exact, moved, conflicts or taken upstream; null with `--no-drift`")] = None
-    work: Annotated[tuple[str, ...], Doc("the features that somebody has to work on there")] = ()
+    kind: Annotated[str, Doc("`release`, `candidate`, or `branch` (head of the tracked branch)")]
+    name: Annotated[str, Doc("tag, version or branch name")]
+    effort: Annotated[str | None, Doc("`exact`, `moved`, `conflicts` or `taken upstream`; null with `--no-drift`")] = (
+        None
+    )
+    work: Annotated[tuple[str, ...], Doc("features that need manual work on the revision")] = ()
 
 
 @dataclass(frozen=True)
 class Companion:
     """The revision of another upstream that the pinned files name."""
 
-    upstream: Annotated[str, Doc("the other upstream")]
-    revision: Annotated[str, Doc("the tag or branch")]
-    pinned: Annotated[bool | None, Doc("whether its stack is pinned to that; null if no place could tell")]
+    upstream: Annotated[str, Doc("name of the other upstream")]
+    revision: Annotated[str, Doc("tag or branch")]
+    pinned: Annotated[bool | None, Doc("true if its stack is pinned to that revision; null if no source could tell")]
 
 
 @dataclass(frozen=True)
 class OutdatedStack:
-    """A stack, what is newer than its pin, and what its own files ask of the others."""
+    """A stack, revisions newer than its pin, and the revisions of other upstreams that its own files ask for."""
 
-    upstream: Annotated[str, Doc("its name")]
-    stack: Annotated[str, Doc("the stack's name")]
-    patches: Annotated[int, Doc("how many patches it has")]
-    newer: Annotated[tuple[NewRevision, ...], Doc("the newest of each kind; empty if the pin is up to date")] = ()
+    upstream: Annotated[str, Doc("upstream name")]
+    stack: Annotated[str, Doc("stack name")]
+    patches: Annotated[int, Doc("number of patches")]
+    newer: Annotated[tuple[NewRevision, ...], Doc("newest revision of each kind; empty if the pin is up to date")] = ()
     hidden: Annotated[
-        Mapping[str, str], Doc("by newer version that does not run on the release's Python: those that it runs on")
+        Mapping[str, str],
+        Doc("newer versions that do not support the release's Python, with the Python versions they support"),
     ] = field(default_factory=dict)
-    companions: Annotated[tuple[Companion, ...], Doc("revisions of other upstreams that its pinned files name")] = ()
-    unavailable: Annotated[tuple[Tried, ...], Doc("the places tried, if no place could be asked")] = ()
+    companions: Annotated[tuple[Companion, ...], Doc("revisions of other upstreams named in the pinned files")] = ()
+    unavailable: Annotated[tuple[Tried, ...], Doc("sources tried, if none could be queried")] = ()
 
 
 def outdated(

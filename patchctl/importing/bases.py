@@ -28,16 +28,16 @@ PinFiles = Callable[[Stack], Files]
 class Candidate:
     """A stack that a series may be for."""
 
-    upstream: Annotated[str, Doc("its name")]
-    stack: Annotated[str, Doc("the stack's name")]
+    upstream: Annotated[str, Doc("upstream name")]
+    stack: Annotated[str, Doc("stack name")]
     wanted: Annotated[
-        int, Doc("how many preimage blobs the mails name, less those that they make themselves", key="blobs")
+        int, Doc("number of preimage blobs named in the mails, except those that the mails create", key="blobs")
     ]
-    at_pin: Annotated[int, Doc("how many of them the pin has")]
-    at_tip: Annotated[int, Doc("how many of them are there behind the stack's last patch")]
-    paths_wanted: Annotated[int, Doc("how many files the patches read", key="paths")]
-    paths: Annotated[int, Doc("how many of them are there behind the stack's last patch", key="paths_found")]
-    base_commit: Annotated[bool, Doc("a mail's `base-commit:` is the pin", key="named_as_base")]
+    at_pin: Annotated[int, Doc("number of these blobs present at the pin")]
+    at_tip: Annotated[int, Doc("number of these blobs present after the stack's last patch")]
+    paths_wanted: Annotated[int, Doc("number of files that the patches read", key="paths")]
+    paths: Annotated[int, Doc("number of these files present after the stack's last patch", key="paths_found")]
+    base_commit: Annotated[bool, Doc("true if a mail's `base-commit:` is the pin", key="named_as_base")]
 
     @property
     def rank(self) -> tuple[int, int]:

@@ -40,15 +40,15 @@ from patchctl.terminal.progress import Progress
 
 @dataclass(frozen=True)
 class Imported:
-    """One mail and the patch that it became."""
+    """A mail and the patch made from it."""
 
-    source: Annotated[str, Doc("the mail, with `#N` for the Nth of an mbox")]
-    file: Annotated[str, Doc("the patch file that it became")]
-    feature: Annotated[str, Doc("the feature's name")]
-    subject: Annotated[str, Doc("its subject")]
-    author: Annotated[str, Doc("name and address, as in the mail")]
-    notes: Annotated[tuple[str, ...], Doc("what was mended, and which prefix was taken off")]
-    open_lines: Annotated[int, Doc("how many lines of the header wait to be filled in")]
+    source: Annotated[str, Doc("path of the mail, with `#N` for the Nth mail of an mbox")]
+    file: Annotated[str, Doc("resulting patch file")]
+    feature: Annotated[str, Doc("feature name")]
+    subject: Annotated[str, Doc("subject line")]
+    author: Annotated[str, Doc("author name and e-mail address, as in the mail")]
+    notes: Annotated[tuple[str, ...], Doc("repairs made to the mail, and the path prefix removed")]
+    open_lines: Annotated[int, Doc("number of header lines to fill in")]
 
 
 @dataclass(frozen=True)

@@ -90,10 +90,10 @@ class Mail:
 
 @dataclass(frozen=True)
 class Left:
-    """What was passed over: a cover letter, a file that is no mail."""
+    """A skipped file: a cover letter or a file that is not a mail."""
 
-    file: Annotated[str, Doc("its path, with `#N` for the Nth mail of an mbox")]
-    why: Annotated[str, Doc("why it was passed over")]
+    file: Annotated[str, Doc("path, with `#N` for the Nth mail of an mbox")]
+    why: Annotated[str, Doc("why the file was skipped")]
 
 
 @dataclass

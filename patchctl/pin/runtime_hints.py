@@ -25,12 +25,12 @@ _CANN = re.compile(r"^FROM\s+\S*cann:([0-9][0-9A-Za-z.]*)", re.IGNORECASE)
 
 @dataclass(frozen=True)
 class Proposal:
-    """What a file of upstream's says of a requirement."""
+    """A requirement version found in one of upstream's files."""
 
-    name: Annotated[str, Doc("a requirement of upstreams.yaml")]
-    value: Annotated[str, Doc("the version or limits")]
-    file: Annotated[str, Doc("the file of upstream's that says so")]
-    line: Annotated[int, Doc("its line, from 1")]
+    name: Annotated[str, Doc("requirement name in upstreams.yaml")]
+    value: Annotated[str, Doc("version or limits")]
+    file: Annotated[str, Doc("upstream file that states it")]
+    line: Annotated[int, Doc("line number in that file, from 1")]
 
 
 def propose(requirements: Mapping[str, Requirement], source: BaseReader) -> list[Proposal]:

@@ -40,16 +40,17 @@ _FEATURE = re.compile(r"[a-z0-9][a-z0-9_]{0,99}")
 class NewPatch:
     """What was begun, as `new` prints it. Files are below the root."""
 
-    upstream: Annotated[str, Doc("its name")]
-    stack: Annotated[str, Doc("the stack's name")]
-    feature: Annotated[str, Doc("the feature")]
-    folder: Annotated[Path, Doc("the work tree, as of `edit`")]
-    base: Annotated[str, Doc("the unpatched commit")]
-    tip: Annotated[str, Doc("the commit with the header, which changes nothing yet")]
+    upstream: Annotated[str, Doc("upstream name")]
+    stack: Annotated[str, Doc("stack name")]
+    feature: Annotated[str, Doc("feature name")]
+    folder: Annotated[Path, Doc("work tree, as for `edit`")]
+    base: Annotated[str, Doc("unpatched base commit")]
+    tip: Annotated[str, Doc("commit that holds the header; it changes no files yet")]
     written: Annotated[
-        tuple[str, ...], Doc("test, probe and mutation, below the root; none where the distribution keeps no tests")
+        tuple[str, ...],
+        Doc("test, probe and mutation files written, relative to the root; empty if the distribution has no tests"),
     ]
-    kept: Annotated[tuple[str, ...], Doc("those of them that were there")]
+    kept: Annotated[tuple[str, ...], Doc("of these files, those that already existed")]
 
 
 def new_patch(

@@ -40,12 +40,12 @@ MESSAGE_CHARS = 200
 
 @dataclass(frozen=True)
 class PytestOutcome:
-    """What became of one test."""
+    """The result of one test."""
 
-    test: Annotated[str, Doc("its name", line=True)]
-    mark: Annotated[str, Doc("on, off or misuse", line=True)]
-    result: Annotated[str, Doc("passed, failed, error or skipped", line=True)]
-    message: Annotated[str, Doc("the first line of what pytest said; empty where it passed", line=True)]
+    test: Annotated[str, Doc("test name", line=True)]
+    mark: Annotated[str, Doc("`on`, `off` or `misuse`", line=True)]
+    result: Annotated[str, Doc("`passed`, `failed`, `error` or `skipped`", line=True)]
+    message: Annotated[str, Doc("first line of pytest's message; empty if the test passed", line=True)]
 
 
 @dataclass

@@ -21,23 +21,23 @@ if TYPE_CHECKING:
 class BumpOutput:
     """What `bump` prints."""
 
-    release: Annotated[str, Doc("the release that it starts from")]
-    new: Annotated[str, Doc("the new release")]
-    moves: Annotated[Sequence[StackMove], Doc("the stacks that move")]
-    status: Annotated[str, Doc("dry run, nothing to move, stopped, done or aborted")]
-    efforts: Annotated[Mapping[str, str], Doc("dry run: by upstream, one word as of `outdated`")] = field(
+    release: Annotated[str, Doc("release that the bump starts from")]
+    new: Annotated[str, Doc("name of the new release")]
+    moves: Annotated[Sequence[StackMove], Doc("stacks to move")]
+    status: Annotated[str, Doc("`dry run`, `nothing to move`, `stopped`, `done` or `aborted`")]
+    efforts: Annotated[Mapping[str, str], Doc("dry run: effort of each upstream's move, as in `outdated`")] = field(
         default_factory=dict
     )
-    stop: Annotated[str | None, Doc("stopped: UPSTREAM: FEATURE that needs a person")] = None
-    stacks: Annotated[Mapping[str, str], Doc("done: the new stack by upstream")] = field(default_factory=dict)
-    patches: Annotated[Mapping[str, Sequence[PatchClass]], Doc("done: by upstream, how each patch differs")] = field(
-        default_factory=dict
-    )
-    red: Annotated[Sequence[str], Doc("done: proofs that failed, a line each")] = ()
-    report: Annotated[Path | None, Doc("done: the Markdown for a change request")] = None
+    stop: Annotated[str | None, Doc("stopped: UPSTREAM: FEATURE that needs manual work")] = None
+    stacks: Annotated[Mapping[str, str], Doc("done: new stack of each upstream")] = field(default_factory=dict)
+    patches: Annotated[
+        Mapping[str, Sequence[PatchClass]], Doc("done: comparison of each patch with the old stack, by upstream")
+    ] = field(default_factory=dict)
+    red: Annotated[Sequence[str], Doc("done: failed proofs, one per line")] = ()
+    report: Annotated[Path | None, Doc("done: path of the Markdown report for a change request")] = None
 
     @property
-    def unproven(self) -> Annotated[list[str], Doc("done: FEATURE@UPSTREAM that no record proves")]:
+    def unproven(self) -> Annotated[list[str], Doc("done: features without a proof, as FEATURE@UPSTREAM")]:
         return [f"{p.feature}@{u}" for u, rows in self.patches.items() for p in rows if p.proof is not None]
 
 

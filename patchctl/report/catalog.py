@@ -31,14 +31,16 @@ _SHOWN = 12
 
 @dataclass(frozen=True)
 class ListOutput:
-    """What `list` prints: the kinds that were asked for."""
+    """What `list` prints: the requested kinds."""
 
-    what: Annotated[str, Doc("overview, or the kind that was asked for")]
-    releases: Annotated[Sequence[ReleaseRow] | None, Doc("the newest first", optional=True)] = None
-    profiles: Annotated[Sequence[ProfileRow] | None, Doc("on each release that they stand on", optional=True)] = None
-    stacks: Annotated[Sequence[StackRow] | None, Doc("by upstream", optional=True)] = None
-    patches: Annotated[Sequence[PatchRow] | None, Doc("in the order they apply", optional=True)] = None
-    requirements: Annotated[Sequence[RequirementRow] | None, Doc("what profiles run on", optional=True)] = None
+    what: Annotated[str, Doc("`overview`, or the requested kind")]
+    releases: Annotated[Sequence[ReleaseRow] | None, Doc("releases, newest first", optional=True)] = None
+    profiles: Annotated[Sequence[ProfileRow] | None, Doc("profiles, once per supported release", optional=True)] = None
+    stacks: Annotated[Sequence[StackRow] | None, Doc("stacks, sorted by upstream", optional=True)] = None
+    patches: Annotated[Sequence[PatchRow] | None, Doc("patches, in the order they apply", optional=True)] = None
+    requirements: Annotated[Sequence[RequirementRow] | None, Doc("runtime requirements of profiles", optional=True)] = (
+        None
+    )
 
 
 def list_text(what: str, rows: Rows, style: Style) -> Iterator[str]:
@@ -132,7 +134,7 @@ def _table(rows: Sequence[Sequence[str]]) -> Iterator[str]:
 class ShowOutput:
     """What `show` prints."""
 
-    patches: Annotated[Sequence[PatchDetail], Doc("one for each upstream that the feature spans")]
+    patches: Annotated[Sequence[PatchDetail], Doc("one patch per upstream that the feature spans")]
 
 
 def show_text(details: Sequence[PatchDetail], style: Style) -> Iterator[str]:
@@ -200,12 +202,12 @@ def _coloured(line: str, style: Style) -> str:
 
 @dataclass(frozen=True)
 class ReportOutput:
-    """What `report` prints: what the page shows, but for the matrix."""
+    """What `report` prints: the contents of the page, except the matrix."""
 
-    file: Annotated[str, Doc("the page that was written")]
+    file: Annotated[str, Doc("path of the generated page")]
     seen: Annotated[Overview, Spread()]
     drift_problem: Annotated[
-        str | None, Doc("with `--drift`: why that run came to nothing, so that the page has no matrix")
+        str | None, Doc("with `--drift`: why that run failed, which leaves the page without a matrix; null otherwise")
     ]
 
 

@@ -44,16 +44,19 @@ def _callers(stacks: Sequence[StackDrift]) -> list[CallerDrift]:
 class DriftOutput:
     """What `drift` prints."""
 
-    stacks: Annotated[Sequence[StackDrift], Doc("stacks on other releases, in the order of the manifests")]
-    trees: Annotated[Sequence[EditedTree], Doc("with `--workspace`: every tree of it")]
+    stacks: Annotated[Sequence[StackDrift], Doc("results for stacks on other releases, in manifest order")]
+    trees: Annotated[Sequence[EditedTree], Doc("with `--workspace`: trees of the workspace")]
     verdict: Annotated[
         int,
-        Doc("0 nothing is stale, 10 nobody has to work, 20 somebody has to; of a workspace 1 where something differs"),
+        Doc(
+            "exit code: 0 nothing is stale, 10 no manual work needed, 20 manual work needed; 1 if a tree of the"
+            " workspace differs"
+        ),
     ]
-    broke: Annotated[Sequence[Broke] | None, Doc("with `--baseline`: what newly broke", optional=True)] = None
+    broke: Annotated[Sequence[Broke] | None, Doc("with `--baseline`: patches that newly fail", optional=True)] = None
     appeared: Annotated[
         Sequence[Appeared] | None,
-        Doc("with `--baseline`: releases that the earlier run did not name", optional=True),
+        Doc("with `--baseline`: releases that the earlier run did not have", optional=True),
     ] = None
 
 

@@ -32,19 +32,19 @@ _WORDS = {"ok": "ok", "warning": "warning", "error": "missing"}
 
 @dataclass(frozen=True)
 class Symptom(MachineFinding):
-    """What `doctor` found of one thing."""
+    """One check by `doctor`."""
 
-    tried: Annotated[tuple[Tried, ...], Doc("the places that did not have it")]
-    blocks: Annotated[bool, Doc("needed and missing")]
+    tried: Annotated[tuple[Tried, ...], Doc("sources tried without success")]
+    blocks: Annotated[bool, Doc("true if the item is needed and missing")]
 
 
 @dataclass(frozen=True)
 class DoctorOutput:
     """What `doctor` prints."""
 
-    profile: Annotated[str | None, Doc("`--profile`")]
-    healthy: Annotated[bool, Doc("nothing that patchctl needs is missing: exit code 0")]
-    findings: Annotated[list[Symptom], Doc("in the order of the areas: machine, sources, tests, runtime")]
+    profile: Annotated[str | None, Doc("value of `--profile`")]
+    healthy: Annotated[bool, Doc("true if nothing that patchctl needs is missing; exit code 0")]
+    findings: Annotated[list[Symptom], Doc("findings by area: machine, sources, tests, runtime")]
 
 
 def doctor_output(findings: Sequence[Finding], profile: str | None) -> DoctorOutput:
@@ -64,7 +64,7 @@ def doctor_text(findings: Sequence[Finding], style: Style) -> Iterator[str]:
 class InstallOutput:
     """What `install` prints."""
 
-    workspace: Annotated[Path, Doc("its folder")]
+    workspace: Annotated[Path, Doc("workspace path")]
     options: Annotated[InstallOptions, Spread()]
     found: Annotated[Installation, Spread()]
 

@@ -21,9 +21,9 @@ _LEAST = (EXACT, MOVED, TAKEN, CONFLICTS)
 class OutdatedOutput:
     """What `outdated` prints."""
 
-    release: Annotated[str | None, Doc("the release that has these stacks; null if none has all")]
-    python: Annotated[str | None, Doc("the Python that the release runs on; null if it does not say")]
-    stacks: Annotated[Sequence[OutdatedStack], Doc("one per upstream, in the order of the manifests")]
+    release: Annotated[str | None, Doc("release with these stacks; null if no release has all of them")]
+    python: Annotated[str | None, Doc("Python version of the release; null if unspecified")]
+    stacks: Annotated[Sequence[OutdatedStack], Doc("one entry per upstream, in manifest order")]
 
 
 def outdated_text(found: OutdatedOutput, style: Style) -> Iterator[str]:

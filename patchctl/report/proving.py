@@ -31,27 +31,29 @@ def trees_of(stack: str) -> str:
 
 @dataclass(frozen=True)
 class ProvedFeature:
-    """A feature on a stack."""
+    """The result for a feature on a stack."""
 
-    upstream: Annotated[str, Doc("whose")]
-    stack: Annotated[str, Doc("the stack that it was proven on")]
-    feature: Annotated[str, Doc("the feature")]
-    status: Annotated[str, Doc("proven, not proven or skipped; of a feature that the stack dropped met or not met")]
-    reasons: Annotated[list[str], Doc("what is wrong, and why tests were skipped", line=True)]
-    kept: Annotated[int, Doc("runs that the record showed already")]
-    base: Annotated[list[PytestOutcome], Doc("the tests on the unpatched trees")]
-    patched: Annotated[list[PytestOutcome], Doc("the tests on the patched trees")]
-    mutants: Annotated[dict[str, list[PytestOutcome]], Doc("the tests on each mutation, until one was red")]
+    upstream: Annotated[str, Doc("upstream name")]
+    stack: Annotated[str, Doc("stack that the proof is for")]
+    feature: Annotated[str, Doc("feature name")]
+    status: Annotated[
+        str, Doc("`proven`, `not proven` or `skipped`; for a feature that the stack dropped, `met` or `not met`")
+    ]
+    reasons: Annotated[list[str], Doc("failures, and why tests were skipped", line=True)]
+    kept: Annotated[int, Doc("number of runs reused from the record")]
+    base: Annotated[list[PytestOutcome], Doc("test results on the unpatched trees")]
+    patched: Annotated[list[PytestOutcome], Doc("test results on the patched trees")]
+    mutants: Annotated[dict[str, list[PytestOutcome]], Doc("test results on each mutation, up to the first failure")]
 
 
 @dataclass(frozen=True)
 class ProveOutput:
     """What `prove` prints."""
 
-    features: Annotated[list[ProvedFeature], Doc("one for each feature and stack, in the order of the stacks")]
+    features: Annotated[list[ProvedFeature], Doc("one entry per feature and stack, in stack order")]
     problems: Annotated[
         Sequence[str],
-        Doc("with `--all`: tests and mutations that lie in no feature's folder, as the rule `left-over` has them"),
+        Doc("with `--all`: tests and mutations outside any feature's folder, as reported by the rule `left-over`"),
     ]
 
 
@@ -117,17 +119,18 @@ def summary_text(verdicts: Sequence[Verdict], orphans: Sequence[str], style: Sty
 class BisectOutput:
     """What `bisect` prints."""
 
-    profile: Annotated[str, Doc("whose patches")]
-    release: Annotated[
-        str | None, Doc("the release that it was taken on; null where the profile names its stacks itself")
-    ]
+    profile: Annotated[str, Doc("profile name")]
+    release: Annotated[str | None, Doc("release of the profile; null if the profile names its stacks itself")]
     order: Annotated[
-        list[list[str]], Doc("FEATURE@UPSTREAM in the order they were put in; several in one list require each other")
+        list[list[str]], Doc("patches as FEATURE@UPSTREAM, in the order applied; those in one list require each other")
     ]
-    tried: Annotated[tuple[BisectRun, ...], Doc("the runs of the command")]
-    broken: Annotated[list[list[str]], Doc("of `order`: what broke it; several where runs between them were skipped")]
+    tried: Annotated[tuple[BisectRun, ...], Doc("runs of the command")]
+    broken: Annotated[
+        list[list[str]], Doc("entries of `order` that break the command; several if the runs between them were skipped")
+    ]
     reason: Annotated[
-        str | None, Doc("why nothing is: good (the command succeeds with all), base (it fails without any)")
+        str | None,
+        Doc("why no entry breaks it: `good` (succeeds with all patches) or `base` (fails without any); null otherwise"),
     ]
 
 
@@ -162,7 +165,7 @@ def bisect_text(found: Bisected, style: Style) -> Iterator[str]:
 class BlameOutput:
     """What `blame` prints."""
 
-    lines: Annotated[list[Blamed], Doc("in the order of the traceback")]
+    lines: Annotated[list[Blamed], Doc("lines, in traceback order")]
 
 
 def blame_text(found: Sequence[Blamed], style: Style) -> Iterator[str]:

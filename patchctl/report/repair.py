@@ -19,7 +19,7 @@ class RepairOutput:
     """What `repair` prints."""
 
     done: Annotated[Repair, Spread()]
-    dry_run: Annotated[bool, Doc("nothing was written")]
+    dry_run: Annotated[bool, Doc("true if nothing was written")]
 
 
 def repair_text(result: Repair, style: Style, *, dry_run: bool) -> Iterator[str]:

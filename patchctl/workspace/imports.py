@@ -50,12 +50,12 @@ _EXTENSION = re.compile(rb"(\..+)?\.(so|pyd)")
 
 @dataclass(frozen=True)
 class Import:
-    """A package: where the interpreter finds it, and whether that is the workspace's tree or an exact copy of it there."""
+    """A package: where the interpreter finds it, and whether that is the workspace's tree or an exact copy of its package."""
 
-    package: Annotated[str, Doc("an import package of the upstream")]
-    place: Annotated[str | None, Doc("where that Python finds it")]
-    ours: Annotated[bool, Doc("that is this tree, or an exact copy of its package")]
-    error: Annotated[str | None, Doc("why it cannot tell, or how the package there differs")]
+    package: Annotated[str, Doc("import package of the upstream")]
+    place: Annotated[str | None, Doc("location that this Python resolves; null if not found")]
+    ours: Annotated[bool, Doc("true if that is this tree or an exact copy of its package")]
+    error: Annotated[str | None, Doc("why the location cannot be determined, or how the package differs")]
 
     def describe(self, style: Any) -> str:
         from patchctl.terminal.text import visible_line

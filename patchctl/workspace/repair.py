@@ -23,33 +23,34 @@ from patchctl.workspace.workspace_lock import clean_up, drop_own_locks, workspac
 
 @dataclass(frozen=True)
 class RepairedTree:
-    """One tree."""
+    """A repaired tree."""
 
-    name: Annotated[str, Doc("the upstream")]
-    folder: Annotated[str, Doc("its folder")]
+    name: Annotated[str, Doc("upstream name")]
+    folder: Annotated[str, Doc("path of the tree")]
     outcome: Annotated[
         str,
         Doc(
-            "base; aside: moved away whole; left: an `--in-place` checkout as it was; gone: its owner had taken it away"
+            "`base` (reset to its base), `aside` (moved away whole), `left` (`--in-place` checkout, unchanged) or"
+            " `gone` (already removed by its owner)"
         ),
     ]
-    commit: Annotated[str, Doc("the commit of its base")]
+    commit: Annotated[str, Doc("base commit")]
 
 
 @dataclass(frozen=True)
 class Repair:
-    """What was found and done; nothing for a healthy workspace."""
+    """What `repair` found and did; empty for a healthy workspace."""
 
-    workspace: Annotated[str, Doc("its folder")]
-    found: Annotated[tuple[WorkspaceProblem, ...], Doc("what is not as it should be")]
-    aside: Annotated[str | None, Doc("the folder to which things were moved; null when there was none")]
-    kept: Annotated[tuple[str, ...], Doc("each thing that was moved or kept there, by its place now")]
+    workspace: Annotated[str, Doc("workspace path")]
+    found: Annotated[tuple[WorkspaceProblem, ...], Doc("problems found")]
+    aside: Annotated[str | None, Doc("folder that files were moved to; null if none were")]
+    kept: Annotated[tuple[str, ...], Doc("moved or backed-up files, by their new path")]
     trees: Annotated[
-        tuple[RepairedTree, ...], Doc("what became of each tree; empty for a dry run, and where only locks were moved")
+        tuple[RepairedTree, ...], Doc("result for each tree; empty in a dry run, or if only locks were moved")
     ]
 
     @property
-    def healthy(self) -> Annotated[bool, Doc("nothing was found, and nothing changed")]:
+    def healthy(self) -> Annotated[bool, Doc("true if nothing was found or changed")]:
         return not self.found
 
 

@@ -28,52 +28,55 @@ _RECORD = re.compile(r"[^/\x00-\x1f\x7f]+\.dist-info/RECORD")
 
 @dataclass(frozen=True)
 class AppliedPatch:
-    """One patch in a tree."""
+    """A patch applied to a tree."""
 
-    file: Annotated[str, Doc("its file in the distribution")]
-    feature: Annotated[str, Doc("its feature")]
-    digest: Annotated[str, Doc("sha256 over the patch and its carried files")]
-    commit: Annotated[str, Doc("the commit that it became")]
+    file: Annotated[str, Doc("path in the distribution")]
+    feature: Annotated[str, Doc("feature name")]
+    digest: Annotated[str, Doc("sha256 of the patch and its carried files")]
+    commit: Annotated[str, Doc("resulting commit")]
 
 
 @dataclass(frozen=True)
 class LeftOutFeature:
     """A feature that is not in the tree."""
 
-    feature: Annotated[str, Doc("the feature")]
-    reason: Annotated[str, Doc("who left it out, or what the source lacks")]
+    feature: Annotated[str, Doc("feature name")]
+    reason: Annotated[str, Doc("what left it out, or what the source lacks")]
 
 
 @dataclass(frozen=True)
 class TreeState:
     """One tree of the workspace."""
 
-    kind: Annotated[str, Doc("managed, or into for `--in-place`")]
-    folder: Annotated[str, Doc("below the workspace for managed trees, else the full path")]
-    stack: Annotated[str, Doc("the stack's name")]
-    form: Annotated[str, Doc("git or sdist")]
+    kind: Annotated[str, Doc("`managed`, or `into` for `--in-place`")]
+    folder: Annotated[str, Doc("path relative to the workspace for a managed tree, absolute otherwise")]
+    stack: Annotated[str, Doc("stack name")]
+    form: Annotated[str, Doc("source form: `git` or `sdist`")]
     origin: Annotated[str, Doc("where the source came from")]
-    base_commit: Annotated[str, Doc("the unpatched commit")]
-    base_tree: Annotated[str, Doc("its tree")]
-    tip_commit: Annotated[str, Doc("the last patch's commit")]
-    tip_tree: Annotated[str, Doc("its tree")]
-    locked: Annotated[bool, Doc("the lock promises exactly this")]
-    patches: Annotated[tuple[AppliedPatch, ...], Doc("in their order")] = ()
-    left_out: Annotated[tuple[LeftOutFeature, ...], Doc("the features that are not in the tree")] = ()
-    generated: Annotated[dict[str, str], Doc("files written in place of upstream's build: path to sha256")] = field(
-        default_factory=dict
+    base_commit: Annotated[str, Doc("unpatched base commit")]
+    base_tree: Annotated[str, Doc("tree id of the base commit")]
+    tip_commit: Annotated[str, Doc("commit of the last patch")]
+    tip_tree: Annotated[str, Doc("tree id of the tip commit")]
+    locked: Annotated[bool, Doc("true if the lock records exactly this result")]
+    patches: Annotated[tuple[AppliedPatch, ...], Doc("patches, in the order applied")] = ()
+    left_out: Annotated[tuple[LeftOutFeature, ...], Doc("features not in the tree")] = ()
+    generated: Annotated[dict[str, str], Doc("files written in place of upstream's build, with the sha256 of each")] = (
+        field(default_factory=dict)
     )
     record: Annotated[
-        str, Doc("the RECORD, below the folder, of a package that is patched where it is installed; else empty")
+        str,
+        Doc(
+            "path of the package's RECORD below the folder, for a package patched where it is installed; empty otherwise"
+        ),
     ] = ""
 
 
 @dataclass(frozen=True)
 class SkippedUpstream:
-    """An upstream that could not be had."""
+    """An unavailable upstream."""
 
-    upstream: Annotated[str, Doc("its name")]
-    tried: Annotated[tuple[tuple[str, str], ...], Doc("every place and why it did not do")]
+    upstream: Annotated[str, Doc("upstream name")]
+    tried: Annotated[tuple[tuple[str, str], ...], Doc("sources tried, with the reason for each failure")]
 
 
 @dataclass(frozen=True)

@@ -33,57 +33,64 @@ from patchctl.workspace.trees import Tree
 
 @dataclass(frozen=True)
 class TreeStatus:
-    """One tree."""
+    """The status of one tree."""
 
-    upstream: Annotated[str, Doc("its name")]
-    kind: Annotated[str, Doc("managed or into")]
-    folder: Annotated[str, Doc("the full path")]
-    stack: Annotated[str, Doc("the stack's name")]
-    form: Annotated[str, Doc("git or sdist")]
+    upstream: Annotated[str, Doc("upstream name")]
+    kind: Annotated[str, Doc("`managed` or `into`")]
+    folder: Annotated[str, Doc("absolute path of the tree")]
+    stack: Annotated[str, Doc("stack name")]
+    form: Annotated[str, Doc("source form: `git` or `sdist`")]
     pin: Annotated[
-        str, Doc("the pin: its commit, or `sdist:SHA256` where the source distribution alone is pinned; or unknown")
+        str, Doc("pinned commit; `sdist:SHA256` if only the source distribution is pinned; `unknown` if undetermined")
     ]
-    base_commit: Annotated[str, Doc("the unpatched commit")]
-    tip_commit: Annotated[str, Doc("the last patch's commit")]
-    tip_tree: Annotated[str, Doc("its tree")]
-    patches: Annotated[tuple[AppliedPatch, ...], Doc("in their order")]
-    left_out: Annotated[tuple[LeftOutFeature, ...], Doc("the features that are not in the tree")]
-    edits: Annotated[tuple[str, ...], Doc("files that were changed since")]
-    lock: Annotated[str, Doc("equal, silent (it does not speak of this form and selection), or what is different")]
-    problem: Annotated[str | None, Doc("why the tree cannot be judged, or that HEAD was moved")]
-    imports: Annotated[tuple[Import, ...], Doc("with `--python`")]
-    unlike_profile: Annotated[str | None, Doc("that the profile now names another stack, or not this upstream")] = None
+    base_commit: Annotated[str, Doc("unpatched base commit")]
+    tip_commit: Annotated[str, Doc("commit of the last patch")]
+    tip_tree: Annotated[str, Doc("tree id of the tip commit")]
+    patches: Annotated[tuple[AppliedPatch, ...], Doc("patches, in the order applied")]
+    left_out: Annotated[tuple[LeftOutFeature, ...], Doc("features not in the tree")]
+    edits: Annotated[tuple[str, ...], Doc("files changed since the apply")]
+    lock: Annotated[
+        str,
+        Doc("`equal`, `silent` (the lock does not cover this form and selection), or a description of the difference"),
+    ]
+    problem: Annotated[str | None, Doc("why the tree cannot be checked, or a note that HEAD was moved")]
+    imports: Annotated[
+        tuple[Import, ...], Doc("with `--python`: how that Python resolves the packages; null otherwise")
+    ]
+    unlike_profile: Annotated[
+        str | None, Doc("set if the profile now names another stack, or no longer this upstream")
+    ] = None
 
 
 @dataclass(frozen=True)
 class Status:
-    """A whole workspace."""
+    """The status of a workspace."""
 
-    workspace: Annotated[str, Doc("its folder")]
-    profile: Annotated[str | None, Doc("the profile; null after a revert, and when the first apply was interrupted")]
+    workspace: Annotated[str, Doc("workspace path")]
+    profile: Annotated[str | None, Doc("profile name; null after `revert` or an interrupted first `apply`")]
     without: Annotated[tuple[str, ...], Doc("features left out with `--without`")]
-    interrupted: Annotated[str | None, Doc("the verb of a run that was killed")]
-    trees: Annotated[tuple[TreeStatus, ...], Doc("by name")]
-    skipped: Annotated[tuple[SkippedUpstream, ...], Doc("upstreams that could not be had at the apply")]
+    interrupted: Annotated[str | None, Doc("verb of a run that was killed; null if there was none")]
+    trees: Annotated[tuple[TreeStatus, ...], Doc("trees, sorted by name")]
+    skipped: Annotated[tuple[SkippedUpstream, ...], Doc("upstreams unavailable at the apply")]
     release: Annotated[
         str | None,
-        Doc("the release on which it was applied; null where it stands on none, or an earlier patchctl applied it"),
+        Doc("release that was applied; null if the profile has none, or if an earlier patchctl applied it"),
     ] = None
     lacking: Annotated[
         Mapping[str, str],
-        Doc("by upstream that has no tree, why there should be one: the profile names it, or its folder is there"),
+        Doc("upstreams without a tree, with the reason to expect one: the profile names it, or its folder exists"),
     ] = field(default_factory=dict)
     labels: Annotated[
         Mapping[str, str] | None,
         Doc(
-            "with `--labels`: as an image has them; `patchctl.lock` is a sha256 over the lock files of the stacks whose trees"
-            " are here, `patchctl.skipped` names the profile's other upstreams",
+            "with `--labels`: the image labels; `patchctl.lock` is a sha256 over the lock files of the stacks present,"
+            " `patchctl.skipped` lists the profile's other upstreams",
             optional=True,
         ),
     ] = None
 
     @property
-    def clean(self) -> Annotated[bool, Doc("exit code 0")]:
+    def clean(self) -> Annotated[bool, Doc("true for exit code 0")]:
         """No edit, no difference to the profile and the lock, no interrupted run, and Python imports these trees where it was
         asked. A profile without a single tree is none that anyone could train with."""
         right = all(

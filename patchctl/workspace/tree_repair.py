@@ -33,11 +33,13 @@ _LOCKED = ("index", "HEAD", "config", "packed-refs", "shallow")
 
 @dataclass(frozen=True)
 class WorkspaceProblem:
-    """Something wrong with a workspace."""
+    """A problem with a workspace."""
 
-    kind: Annotated[str, Doc("interrupted, journal, state, repair, repository-missing, repository, objects or lock")]
-    place: Annotated[str, Doc("the file or folder")]
-    message: Annotated[str, Doc("a sentence")]
+    kind: Annotated[
+        str, Doc("`interrupted`, `journal`, `state`, `repair`, `repository-missing`, `repository`, `objects` or `lock`")
+    ]
+    place: Annotated[str, Doc("affected file or folder")]
+    message: Annotated[str, Doc("description of the problem")]
 
 
 def diagnose(workspace: Path, target: RepairTarget) -> Iterator[WorkspaceProblem]:

@@ -38,13 +38,13 @@ RUNNING = ("ports of Ray",)
 
 @dataclass(frozen=True)
 class Odd:
-    """A trait that differs."""
+    """A trait that differs between nodes."""
 
-    trait: Annotated[str, Doc("what differs")]
-    value: Annotated[str, Doc("what these nodes have", line=True)]
-    most: Annotated[str | None, Doc("what more than half of the nodes have; null without a majority")]
-    nodes: Annotated[tuple[str, ...], Doc("who has it")]
-    stops: Annotated[bool, Doc("a run stops, or goes wrong, where it differs")]
+    trait: Annotated[str, Doc("trait that differs")]
+    value: Annotated[str, Doc("value on these nodes", line=True)]
+    most: Annotated[str | None, Doc("value on more than half of the nodes; null without a majority")]
+    nodes: Annotated[tuple[str, ...], Doc("nodes with the value")]
+    stops: Annotated[bool, Doc("true if the difference makes a run stop or go wrong")]
 
     @property
     def said(self) -> str:

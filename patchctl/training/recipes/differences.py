@@ -13,12 +13,12 @@ from patchctl.training.recipes.resolve import RecipeRun, Resolved, bare
 
 @dataclass(frozen=True)
 class RecipeDifference:
-    """A name and its value in either recipe; None where it has none."""
+    """A name and its value in each recipe; None if absent."""
 
-    section: Annotated[str, Doc("one of these")]
-    name: Annotated[str, Doc("the key, without +")]
-    one: Annotated[str | None, Doc("the value in the first; null where it has none")]
-    other: Annotated[str | None, Doc("the value in the second")]
+    section: Annotated[str, Doc("`entry`, `needs`, `data`, `sizes`, `environment` or `overrides`")]
+    name: Annotated[str, Doc("key, without `+`")]
+    one: Annotated[str | None, Doc("value in the first recipe; null if absent")]
+    other: Annotated[str | None, Doc("value in the second recipe; null if absent")]
 
 
 def differences(one: RecipeRun, other: RecipeRun) -> list[RecipeDifference]:

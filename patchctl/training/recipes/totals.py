@@ -24,19 +24,21 @@ _ROLLOUT = "actor_rollout_ref.rollout"
 
 @dataclass(frozen=True)
 class Totals:
-    """None where a number that it follows from is not said. `at_most`: groups are filtered, and a step takes several batches."""
+    """Totals of a complete run; None if an input is missing."""
 
-    steps: Annotated[int | None, Doc("null where the rows of the data are not said")]
-    at_most: Annotated[bool, Doc("groups are filtered, so that a step may take several batches")]
-    trained: Annotated[int | None, Doc("answers that are generated for training")]
-    validations: Annotated[int | None, Doc("how often it validates")]
-    validated: Annotated[int | None, Doc("answers that are generated for that")]
-    written: Annotated[int | None, Doc("checkpoints that are written")]
-    kept: Annotated[int | None, Doc("those of them that remain")]
-    checkpoint_bytes: Annotated[int | None, Doc("the size of one, null where the model is not known")]
+    steps: Annotated[int | None, Doc("number of training steps; null if the size of the data is unknown")]
+    at_most: Annotated[
+        bool, Doc("true if groups are filtered: a step may take several batches, so `steps` is an upper bound")
+    ]
+    trained: Annotated[int | None, Doc("number of responses generated for training")]
+    validations: Annotated[int | None, Doc("number of validations")]
+    validated: Annotated[int | None, Doc("number of responses generated for validation")]
+    written: Annotated[int | None, Doc("number of checkpoints written")]
+    kept: Annotated[int | None, Doc("number of checkpoints kept")]
+    checkpoint_bytes: Annotated[int | None, Doc("size of a checkpoint in bytes; null if the model is unknown")]
 
     @property
-    def kept_bytes(self) -> Annotated[int | None, Doc("the size of those that remain")]:
+    def kept_bytes(self) -> Annotated[int | None, Doc("total size of the kept checkpoints, in bytes")]:
         return None if self.kept is None or self.checkpoint_bytes is None else self.kept * self.checkpoint_bytes
 
 

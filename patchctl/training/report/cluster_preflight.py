@@ -24,25 +24,27 @@ _ORDER = ("wrong", "warning", "note")
 class NodeReadiness:
     """A node that the cluster knows."""
 
-    node: Annotated[str, Doc("its name")]
-    address: Annotated[str, Doc("its address")]
-    state: Annotated[str, Doc("ready, not ready, odd, dead, silent, broken or failed")]
-    why: Annotated[str | None, Doc("why there is nothing to look at")]
-    findings: Annotated[list[PreflightFinding], Doc("in the order of the areas")]
+    node: Annotated[str, Doc("node name")]
+    address: Annotated[str, Doc("node address")]
+    state: Annotated[str, Doc("`ready`, `not ready`, `odd`, `dead`, `silent`, `broken` or `failed`")]
+    why: Annotated[str | None, Doc("why the node has no findings; null otherwise")]
+    findings: Annotated[list[PreflightFinding], Doc("findings, by area")]
 
 
 @dataclass(frozen=True)
 class ReadinessOutput:
     """What `cluster preflight` prints."""
 
-    address: Annotated[str, Doc("the cluster, as it was named")]
-    ray: Annotated[str, Doc("the version of Ray that asked")]
-    profile: Annotated[str, Doc("the profile")]
-    recipe: Annotated[str, Doc("its name there")]
-    ready: Annotated[bool, Doc("as many nodes as the recipe has, and all that live are ready: exit code 0")]
-    missing: Annotated[int, Doc("how many nodes fewer there are than the recipe has")]
-    nodes: Annotated[list[NodeReadiness], Doc("every node that the cluster knows, by name")]
-    odd: Annotated[tuple[Odd, ...], Doc("what some nodes have otherwise than most")]
+    address: Annotated[str, Doc("cluster address, as given")]
+    ray: Annotated[str, Doc("version of the Ray client")]
+    profile: Annotated[str, Doc("profile name")]
+    recipe: Annotated[str, Doc("recipe name")]
+    ready: Annotated[
+        bool, Doc("true if there are as many nodes as the recipe needs and every live node is ready; exit code 0")
+    ]
+    missing: Annotated[int, Doc("number of nodes lacking for the recipe")]
+    nodes: Annotated[list[NodeReadiness], Doc("all nodes of the cluster, sorted by name")]
+    odd: Annotated[tuple[Odd, ...], Doc("values that differ from those of most nodes")]
 
 
 def readiness_output(found: Readiness, run: RecipeRun, address: str, ray: str) -> ReadinessOutput:

@@ -22,30 +22,32 @@ _WORDS = {"ok": "ok", "note": "note", "warning": "warning", "error": "wrong", "u
 
 @dataclass(frozen=True)
 class PreflightFinding(MachineFinding):
-    """What `preflight` found of one thing."""
+    """One check by `preflight`."""
 
-    accepted: Annotated[bool, Doc("`--accept`")]
-    blocks: Annotated[bool, Doc("needed, not accepted, and wrong or unknown")]
+    accepted: Annotated[bool, Doc("true if accepted with `--accept`")]
+    blocks: Annotated[bool, Doc("true if needed, not accepted, and wrong or unknown")]
 
 
 @dataclass(frozen=True)
 class PreflightOutput:
     """What `preflight` prints."""
 
-    profile: Annotated[str, Doc("the profile")]
-    recipe: Annotated[str, Doc("its name there")]
-    release: Annotated[str | None, Doc("the release that the profile is taken on")]
-    nodes: Annotated[int, Doc("how many nodes run it")]
-    devices: Annotated[int, Doc("devices of all nodes")]
-    machine: Annotated[str, Doc("what was looked at: this machine, or the folder of a recording")]
-    live: Annotated[bool, Doc("it is this machine")]
-    ready: Annotated[bool, Doc("nothing blocks: exit code 0")]
+    profile: Annotated[str, Doc("profile name")]
+    recipe: Annotated[str, Doc("recipe name")]
+    release: Annotated[str | None, Doc("release of the profile")]
+    nodes: Annotated[int, Doc("number of nodes")]
+    devices: Annotated[int, Doc("total number of devices")]
+    machine: Annotated[str, Doc("what was checked: this machine, or the folder of a recording")]
+    live: Annotated[bool, Doc("true if it is this machine")]
+    ready: Annotated[bool, Doc("true if nothing blocks; exit code 0")]
     findings: Annotated[
         list[PreflightFinding],
-        Doc("by area: recipe, devices, software, host, network, environment, storage, device memory, workspace"),
+        Doc(
+            "findings by area: recipe, devices, software, host, network, environment, storage, device memory, workspace"
+        ),
     ]
-    cleared: Annotated[Sequence[str], Doc("compile caches that were taken away")]
-    recorded: Annotated[Path | None, Doc("`--record`: the folder")]
+    cleared: Annotated[Sequence[str], Doc("compile caches that were removed")]
+    recorded: Annotated[Path | None, Doc("with `--record`: folder of the recording")]
 
 
 def finding_rows(findings: Iterable[Finding]) -> list[PreflightFinding]:
