@@ -1,4 +1,4 @@
-"""A new release from an older one: which stacks move where, how far a bump is, and how its patches differ from the old ones."""
+"""Derives a new release from an older one: which stacks move where, the progress, and how the patches differ."""
 
 from __future__ import annotations
 
@@ -51,19 +51,19 @@ class BumpState:
 
 
 def state_file(root: Path) -> Path:
-    """The one bump of a distribution; beside the work trees of its rebases."""
+    """Return the state file of the distribution's only bump; it is next to the work trees of its rebases."""
     return root / "edit" / ".bump.json"
 
 
 def write_state(root: Path, state: BumpState) -> BumpState:
-    """Write the state; returns it."""
+    """Write the state and return it."""
     make_folder(state_file(root).parent)
     replace_file(state_file(root), json.dumps({"version": _VERSION, **asdict(state)}, indent=1).encode())
     return state
 
 
 def read_state(root: Path) -> BumpState:
-    """Read the state. Raises WrongUse if no bump is under way, BadManifest for what patchctl did not write."""
+    """Read the state. Raises WrongUse if no bump is under way, BadManifest if patchctl did not write the file."""
     file = state_file(root)
     try:
         data = json.loads(file.read_bytes())
@@ -93,10 +93,10 @@ def check_new(dist: Distribution, old: Release, new: str) -> None:
 def find_moves(
     drifting: Drifting, stacks: Mapping[str, Stack], only: Sequence[str], python: str | None
 ) -> list[StackMove]:
-    """The stacks that move: those of `only` (UPSTREAM or UPSTREAM@REVISION), else the ones that name others.
+    """Return the stacks that move: those of `only` (UPSTREAM or UPSTREAM@REVISION), else upstreams that name companions.
 
-    An upstream that names revisions of others (`companions`) goes to its newest release, and the others to the newer
-    releases that it names there. Raises SourceUnavailable if an upstream that has to be asked cannot be, WrongUse.
+    An upstream that names revisions of others (`companions`) moves to its newest release, and the others to the newer
+    releases that it names there. Raises SourceUnavailable if a required upstream cannot be queried, WrongUse.
     """
     moves = dict[str, StackMove]()
     leading = only or [name for name in stacks if drifting.dist.upstream(name).companions]
@@ -124,7 +124,7 @@ def _companions(drifting: Drifting, stack: Stack, revision: str) -> Mapping[str,
 
 
 def release_text(old: Release, new: str, stacks: Mapping[str, Stack], requirements: str | None = None) -> str:
-    """The manifest of a release that extends another one and has these stacks, and a requirement set if it needs its own."""
+    """Return the manifest of a release that extends another, with these stacks and, if needed, its own requirement set."""
     what = " and ".join(f"{u} {s.pin.tag or s.name}" for u, s in stacks.items())
     rows = [f"  {upstream}: {stack.name}" for upstream, stack in stacks.items()]
     lines = [
@@ -160,7 +160,7 @@ def own_requirements(dist: Distribution, new: str) -> str | None:
     if not list(stale(dist, there, read_declared(there))):
         return None
     make_folder(folder := there.folder.with_name(new))
-    # With its locks, so that versions stay where they can, and its declared.txt: stacks that stay need no source.
+    # Includes the locks, so that versions stay where possible, and declared.txt, so that unmoved stacks need no source.
     for file in there.folder.iterdir():
         data = file.read_bytes()
         own = data.replace(f'name: "{named}"'.encode(), f'name: "{new}"'.encode(), 1)
@@ -191,7 +191,7 @@ class PatchClass:
 
 
 def compare_stacks(dist: Distribution, old: Stack, new: Stack) -> list[PatchClass]:
-    """Each patch of either stack, in the new stack's order, those that are gone last."""
+    """Compare the patches of two stacks, in the new stack's order, dropped ones last."""
     before = {p.feature: p for p in load_patches(dist, old)}
     evidence, patches = Evidence(dist), load_patches(dist, new)
     found = [PatchClass(p.feature, _kind(before.get(p.feature), p), proof=evidence.unproven(new, p)) for p in patches]
@@ -210,7 +210,7 @@ def _kind(before: StackPatch | None, after: StackPatch) -> Class:
 
 
 def _lines(patch: StackPatch) -> list[object]:
-    """What a patch changes: paths, removed and added lines, carried files; no context and no line numbers."""
+    """Return what a patch changes: paths, removed and added lines, carried files; no context and no line numbers."""
     changes = [
         (c.kind, c.old_path, c.new_path, [line for h in c.hunks for line in _changed(h)]) for c in patch.patch.changes
     ]

@@ -139,8 +139,8 @@ class Failed:
 class NodeFacts:
     """Everything that a node reports.
 
-    `identity` identifies the workspace's folder on its file system, so that nodes sharing it are recognised.
-    `changed` and `stashed` are of `apply`.
+    `identity` identifies the workspace's folder on its file system, so that nodes sharing it are recognised. `changed`
+    and `stashed` are set by `apply`.
     """
 
     host: Annotated[str, Doc("host name")]

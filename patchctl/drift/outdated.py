@@ -1,4 +1,4 @@
-"""What upstreams have that is newer than the pins, and what moving a stack there would take."""
+"""Revisions of upstreams newer than the pins, and the effort of moving a stack there."""
 
 from __future__ import annotations
 
@@ -61,8 +61,8 @@ def outdated(
 ) -> list[OutdatedStack]:
     """Compare the pin of each stack, one per upstream, with the newest revisions of its upstream.
 
-    `python` is what the release runs on, such as "3.12". Without `drift`, no patch is tried and no source is fetched.
-    Raises SourceUnavailable if no place of any upstream can be asked.
+    `python` is the release's Python version, such as "3.12". Without `drift`, no patch is tried and no source is
+    fetched. Raises SourceUnavailable if no source of any upstream can be queried.
     """
     releases = {s.upstream: drifting.releases_of(s) for s in stacks}
     named = {s.upstream: _companions(drifting, s, releases[s.upstream]) if drift else {} for s in stacks}
@@ -97,7 +97,7 @@ def outdated(
 
 
 def _companions(drifting: Drifting, stack: Stack, releases: UpstreamReleases) -> Mapping[str, str]:
-    """The revisions of other upstreams that the pinned files name; none if the source lacks the file or cannot be had."""
+    """Return the revisions of other upstreams named in the pinned files; empty if the source is unavailable or lacks the file."""
     said = drifting.dist.upstream(stack.upstream).companions
     if said is None:
         return {}
@@ -110,7 +110,7 @@ def _companions(drifting: Drifting, stack: Stack, releases: UpstreamReleases) ->
 
 
 def named_in(said: Companions, tree: RevisionTree) -> Mapping[str, str]:
-    """The revisions of other upstreams that a tree names."""
+    """Return the revisions of other upstreams that a tree names."""
     files = [path.decode("utf-8", "replace") for path in tree.files]
     fitting = sorted((path for path in files if re.fullmatch(said.file, path)), key=_numbers)
     text = (tree.text(fitting[-1]) or b"").decode("utf-8", "replace") if fitting else ""
@@ -142,7 +142,7 @@ def _with_effort(newer: Sequence[NewRevision], drifts: Sequence[ReleaseDrift]) -
 
 
 def effort(drift: ReleaseDrift) -> str:
-    """One word for what a release takes: exact, moved, conflicts or taken upstream."""
+    """Summarise in one word what a release takes: exact, moved, conflicts or taken upstream."""
     if any(p.state not in ARRIVES and not p.clean for p in drift.patches):
         return CONFLICTS
     if drift.patches and all(p.state == UPSTREAM for p in drift.patches):

@@ -10,7 +10,7 @@ from patchctl.doc import Doc
 from patchctl.drift.api_diff import ApiChange
 from patchctl.errors import Tried
 
-# From best to worst. `upstream`: upstream has the change by now; `unknown`: this source lacks the file.
+# From best to worst. `upstream`: upstream now has the change; `unknown`: this source lacks the file.
 EXACT, MOVED, THREE_WAY, UPSTREAM, UNKNOWN, GONE, CONFLICT = (
     "exact",
     "moved",
@@ -26,7 +26,7 @@ FITS, LOST = "fits", "lost"
 
 @dataclass(frozen=True)
 class HunkDrift:
-    """One hunk."""
+    """A hunk on a release."""
 
     line: Annotated[int, Doc("line of the hunk in the patch file")]
     at: Annotated[int, Doc("line in the target file")]
@@ -71,7 +71,7 @@ class PatchDrift:
 
     @property
     def clean(self) -> Annotated[bool, Doc("true if the patch needs no manual work")]:
-        """Whether nobody has to work on it: it applies as it is, is proven there, or is not needed there."""
+        """Whether no manual work is needed: it applies as is, is proven there, or is not needed there."""
         return not self.stale or self.state == UPSTREAM or self.proof is None or self.dropped is not None
 
 
@@ -97,7 +97,7 @@ class CallerDrift:
 
 @dataclass(frozen=True)
 class ReleaseDrift:
-    """A stack on one release, and the patches of other stacks whose calls into it are stale."""
+    """A stack on a release, with the patches of other stacks whose calls into it are stale."""
 
     release: Annotated[str, Doc("requested tag, branch, commit or version")]
     form: Annotated[str, Doc("source form: `git` or `sdist`")]
@@ -124,7 +124,7 @@ class StackDrift:
 
 
 def patch_from_json(data: Mapping[str, object]) -> PatchDrift:
-    """A patch as `asdict` writes it. Raises KeyError, TypeError, ... for wrong data."""
+    """Return a patch from the output of `asdict`. Raises KeyError, TypeError and others for malformed data."""
     rows = data["files"]
     names = data["names"]
     assert isinstance(rows, list) and isinstance(names, list)
@@ -133,7 +133,7 @@ def patch_from_json(data: Mapping[str, object]) -> PatchDrift:
 
 
 def caller_from_json(data: Mapping[str, object]) -> CallerDrift:
-    """`patch_from_json` for a caller."""
+    """Like `patch_from_json`, for a caller."""
     names = data["names"]
     assert isinstance(names, list)
     return CallerDrift(**{**data, "names": tuple(ApiChange(**n) for n in names)})  # type: ignore[arg-type]

@@ -36,7 +36,7 @@ class VerifyOutput:
 
 
 def verify_output(report: Report) -> VerifyOutput:
-    """A report as `verify` prints it."""
+    """Return a report in the form that `verify` prints."""
     errors, checked = len(report.errors), dict(sorted(report.counts.items()))
     notes = len(report.findings) - errors
     return VerifyOutput(report.sorted(), report.not_checked, checked, report.unseen, errors, notes)
@@ -55,7 +55,7 @@ class MachineFinding:
 
 
 def of_machine(finding: Finding, error: str) -> tuple[str, str, str, str, str | None, bool]:
-    """The fields of a MachineFinding; `error` is the word for what is not as it should be."""
+    """Return the fields of a MachineFinding; `error` is the word for that level."""
     level = error if finding.level == "error" else finding.level
     return finding.rule, finding.name, level, finding.message, finding.todo, finding.needed
 

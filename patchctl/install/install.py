@@ -34,7 +34,7 @@ from patchctl.workspace.state import load_state
 
 @dataclass(frozen=True)
 class InstallOptions:
-    """How to install. With `isolated`, setup.py's requirements come from the package indexes, for this run only."""
+    """How to install. With `isolated`, requirements of setup.py come from the package indexes, for this run only."""
 
     python: Annotated[str, Doc("absolute path of the interpreter")]
     editable: Annotated[bool, Doc("true for an editable install, which imports from the trees")] = False
@@ -57,7 +57,7 @@ class InstalledTree:
 
 @dataclass(frozen=True)
 class Installation:
-    """What an install did, or in a dry run would do."""
+    """What an install did, or would do in a dry run."""
 
     trees: Annotated[tuple[InstalledTree, ...], Doc("trees, sorted by name")]
     passed_by: Annotated[Mapping[str, str], Doc("upstreams not installed, with the reason")]

@@ -69,7 +69,7 @@ Releases = Annotated[
 ObjectId = Annotated[str, _OBJECT_ID]
 Sha256 = Annotated[str, _SHA256]
 Name = Annotated[str, Pattern(r"[a-z0-9][a-z0-9._-]*", "a name of lower-case letters, digits, '.', '_' and '-'")]
-# `shared` is the folder beside those of an upstream's stacks.
+# `shared` is a folder next to those of an upstream's stacks.
 StackName = Annotated[
     str,
     Pattern(r"(?!shared$)[a-z0-9][a-z0-9._-]*", "a name of lower-case letters, digits, '.', '_' and '-', not 'shared'"),

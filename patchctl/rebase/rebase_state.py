@@ -1,4 +1,4 @@
-"""The state of a rebase: one file in the work tree's git directory, replaced after every step. And what all steps need."""
+"""The state of a rebase: one file in the work tree's git directory, replaced after every step; and what all steps share."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class Stop:
 
 @dataclass(frozen=True)
 class Stage:
-    """One revision on the way: its name and the commit that the patches go onto."""
+    """A revision to rebase onto: its name and the commit that the patches are picked onto."""
 
     name: str
     base: str
@@ -71,7 +71,9 @@ class Stage:
 
 @dataclass(frozen=True)
 class Writing:
-    """Files of the distribution that `finish` creates; and the manifest, lock and tree list before it, null if there was none."""
+    """Files of the distribution that `finish` creates, and the previous manifest, lock and tree list; null for those
+    that did not exist.
+    """
 
     files: tuple[str, ...]
     manifest: str | None
@@ -81,7 +83,7 @@ class Writing:
 
 @dataclass(frozen=True)
 class RebaseState:
-    """A rebase in progress. `todo` are the commits still to be picked in this stage, `head` the commit that they go onto."""
+    """A rebase in progress. `todo` are the commits still to pick in this stage, `head` the commit to pick them onto."""
 
     upstream: str
     old: str
@@ -105,7 +107,7 @@ class RebaseState:
 
 
 def write_state(folder: Path, state: RebaseState) -> RebaseState:
-    """Write the state; returns it."""
+    """Write the state and return it."""
     replace_file(folder / ".git" / STATE_FILE, json.dumps({"version": _VERSION, **asdict(state)}, indent=1).encode())
     return state
 
@@ -124,7 +126,7 @@ def read_state(folder: Path) -> RebaseState:
 
 
 def end_state(folder: Path) -> None:
-    """Remove the state: what is left is a work tree as `edit` makes it."""
+    """Remove the state, which leaves a work tree as `edit` makes it."""
     (folder / ".git" / STATE_FILE).unlink()
 
 
@@ -141,7 +143,7 @@ def _state(data: dict[str, Any]) -> RebaseState:
 
 
 def advanced(state: RebaseState, step: RebaseStep) -> RebaseState:
-    """The state after a step."""
+    """Return the state after a step."""
     own, head = {step.feature: step.reason}, step.commit or state.head
     state = replace(state, steps=(*state.steps, step), todo=state.todo[1:], head=head, stop=None)
     if step.outcome == "dropped":
@@ -151,7 +153,7 @@ def advanced(state: RebaseState, step: RebaseStep) -> RebaseState:
 
 @dataclass(frozen=True)
 class RebaseRun:
-    """What every step needs: the distribution, the work tree, and where sources come from."""
+    """What every step needs: the distribution, the work tree, and the sources."""
 
     dist: Distribution
     place: RebaseWorktree
@@ -169,14 +171,14 @@ _HELD = "refs/patchctl/rebase/"
 
 
 def hold(work: WorkTree, state: RebaseState) -> None:
-    """Reference what the rebase needs and no branch has (patches to come, old patches, revisions), so that `git gc` keeps it."""
+    """Reference commits that no branch has (patches to come, old patches, revisions), so that `git gc` keeps them."""
     wanted = {state.old_base, state.old_commits[-1], *(s.base for s in state.stages), *(c for _, c in state.todo[-1:])}
     let_go(work, but=wanted)
     work.git("update-ref", "--stdin", stdin="".join(f"update {_HELD}{c} {c}\n" for c in sorted(wanted)).encode())
 
 
 def let_go(work: WorkTree, but: Collection[str] = ()) -> None:
-    """Drop these references."""
+    """Delete these references."""
     names = work.git("for-each-ref", "--format=%(refname)", _HELD).decode().split()
     gone = [name for name in names if name.removeprefix(_HELD) not in but]
     if gone:
@@ -188,20 +190,20 @@ def is_held(reference: str) -> bool:
 
 
 def new_stack(state: RebaseState) -> Stack:
-    """The new stack, as its manifest has it without patches."""
+    """Return the new stack, from its manifest without patches."""
     return loads(state.manifest.encode(), Stack, f"{state.new}.yaml").value
 
 
 def generated_in(state: RebaseState) -> list[str]:
-    """Generated files of the work tree: upstream's build would write them, so no commit has them."""
+    """Return generated files of the work tree. Upstream's build would write them, so no commit has them."""
     return [g.path for g in new_stack(state).generated]
 
 
 def stage_of(state: RebaseState) -> Stage:
-    """The revision that patches are being picked onto."""
+    """Return the revision that patches are being picked onto."""
     return state.stages[state.stage]
 
 
 def base_before(state: RebaseState) -> str:
-    """The revision that the patches come from in this stage."""
+    """Return the revision that the patches come from in this stage."""
     return state.stages[state.stage - 1].base if state.stage else state.old_base

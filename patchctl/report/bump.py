@@ -1,4 +1,4 @@
-"""What `bump` would do, did, and left to do: as text, as JSON, and as the Markdown of a change request. Computes nothing."""
+"""The plan, result and remaining work of `bump`: text, JSON, and the Markdown of a change request. Computes nothing."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class BumpOutput:
 
 
 def moves_text(state: BumpState, style: Style, efforts: Mapping[str, str] | None = None) -> Iterator[str]:
-    """What moves, with one word each if patches were tried."""
+    """Yield the moves, each with its effort if patches were tried."""
     yield style(f"{state.release} to {state.new}: {counted(len(state.moves), 'upstream')} to move", bold=True)
     width = max((len(f"{m.upstream}/{m.stack}") for m in state.moves), default=0)
     for move in state.moves:
@@ -51,7 +51,7 @@ def moves_text(state: BumpState, style: Style, efforts: Mapping[str, str] | None
 
 
 def bump_text(found: BumpOutput, style: Style) -> Iterator[str]:
-    """The new release, its patches by class, what is red or unproven, and what comes next."""
+    """Yield the new release, its patches by class, failed or missing proofs, and what comes next."""
     yield style(f"release {found.new} is written: {found.release} with {len(found.stacks)} new stacks", bold=True)
     for upstream, stack in found.stacks.items():
         numbers = Counter(p.kind for p in found.patches[upstream])
@@ -64,7 +64,7 @@ def bump_text(found: BumpOutput, style: Style) -> Iterator[str]:
 
 
 def report_markdown(found: BumpOutput) -> str:
-    """The body of a change request: what moved and how each patch fared."""
+    """Return the body of a change request: what moved and how each patch fared."""
     lines = [f"# {found.release} to {found.new}", "", "| upstream | from | to | why |", "|---|---|---|---|"]
     lines += [
         f"| {m.upstream} | {m.stack} | {found.stacks.get(m.upstream, '-')} | {_cell(m.why)} |" for m in found.moves

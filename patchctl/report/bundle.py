@@ -1,4 +1,4 @@
-"""What the verbs of bundles print. Computes nothing."""
+"""Text and JSON output of the `bundle` verbs. Computes nothing."""
 
 from __future__ import annotations
 
@@ -72,14 +72,14 @@ class CreateOutput(_OfBundle):
 
 
 def created_output(created: Created) -> CreateOutput:
-    """What is in it, and where what is not was looked for."""
+    """Return the contents, and where missing forms were looked for."""
     tried = {(m.upstream, str(m.form)): m.failure.tried for m in created.missing}
     missing = [MissingForm(*one, tried.get(one, [])) for one in created.index.missing]
     return CreateOutput(*_head(created), missing, created.plan.skipped)
 
 
 def created_text(created: Created, style: Style) -> Iterator[str]:
-    """What is in it, what is not and where it was looked for, and the digest to hand on beside the file."""
+    """Yield the contents, what is missing and where it was looked for, and the digest to pass on with the file."""
     yield from _sources(created.index, style)
     for missing in created.missing:
         yield f"{missing.upstream:<12} {missing.form:<6} {style.note('not in it')}"
@@ -109,14 +109,14 @@ class BundleOutput(_OfBundle):
 
 
 def bundle_output(bundle: Bundle, *, members: bool) -> BundleOutput:
-    """What it says of itself."""
+    """Return the bundle's description of itself."""
     missing = [MissingForm(*one) for one in bundle.index.missing]
     distrust = None if bundle.distrust is None else str(bundle.distrust)
     return BundleOutput(*_head(bundle), distrust, missing, bundle.index.members if members else None)
 
 
 def show_text(bundle: Bundle, style: Style, *, members: bool) -> Iterator[str]:
-    """Profile, sources, what is missing, size and digest; with `members` every file."""
+    """Yield profile, sources, missing forms, size and digest; with `members`, every file."""
     yield f"profile      {bundle.index.profile}"
     if bundle.index.release:
         yield f"release      {bundle.index.release}"
@@ -130,7 +130,7 @@ def show_text(bundle: Bundle, style: Style, *, members: bool) -> Iterator[str]:
 
 
 def verify_text(bundle: Bundle, style: Style) -> Iterator[str]:
-    """One line: it is whole."""
+    """Yield one line: the bundle is intact."""
     members = len(bundle.index.members)
     yield f"{visible_line(str(bundle.path))}: {style.good('every byte is as it was written')}, {members} members"
     yield from _signed(bundle.signature, style)

@@ -1,4 +1,4 @@
-"""What `list`, `show` and `report` print, as text and as JSON. Computes nothing."""
+"""Text and JSON output of `list`, `show` and `report`. Computes nothing."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class ListOutput:
 
 
 def list_text(what: str, rows: Rows, style: Style) -> Iterator[str]:
-    """One section a kind; with several of them, each has a title."""
+    """Yield one section per kind, titled if there are several."""
     for number, (kind, found) in enumerate(rows.items()):
         if what == "overview":
             if number:
@@ -123,7 +123,7 @@ _SECTIONS: Mapping[str, Callable[[Any, Style], Iterator[str]]] = {
 
 
 def _table(rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    """Columns as wide as they have to be; the last one as it is, empty ones not at all."""
+    """Yield columns at their minimum width; the last is not padded, empty ones are omitted."""
     widths = [max(len(row[n]) for row in rows) for n in range(len(rows[0]))] if rows else []
     for row in rows:
         cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=True) if width]
@@ -138,7 +138,7 @@ class ShowOutput:
 
 
 def show_text(details: Sequence[PatchDetail], style: Style) -> Iterator[str]:
-    """Each patch, with an empty line between two."""
+    """Yield each patch, separated by empty lines."""
     for number, detail in enumerate(details):
         if number:
             yield ""
@@ -184,7 +184,7 @@ def _file(row: FileRow) -> tuple[str, ...]:
 
 
 def _paragraphs(text: str) -> Iterator[str]:
-    """Paragraphs wrapped anew; a list keeps its lines."""
+    """Yield rewrapped paragraphs; lists keep their lines."""
     for number, paragraph in enumerate(visible(text).split("\n\n")):
         if number:
             yield ""
@@ -212,7 +212,7 @@ class ReportOutput:
 
 
 def written_text(file: str, seen: Overview, saved: SavedDrift | None, style: Style) -> Iterator[str]:
-    """Where it is, and what it is of."""
+    """Yield where the page is, and what it covers."""
     of = f"profile {seen.profile}" if seen.profile else "all profiles"
     yield f"{style.good('written')}  {visible_line(file)}  {of}, {patch_count(len(seen.patches))}"
     if saved is None:

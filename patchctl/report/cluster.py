@@ -1,4 +1,4 @@
-"""What `cluster` found and did, as text and as JSON. Computes nothing."""
+"""Text and JSON output of the `cluster` verbs. Computes nothing."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from patchctl.findings.report import Finding
     from patchctl.terminal.style import Style
 
-_SHOWN = 8  # nodes that are as they should be, by name; and nodes of one difference
+_SHOWN = 8  # the most node names to list: of good nodes, and of one difference
 _LONGEST = 1000
 _ABSENT = {"dead": "DEAD", "silent": "NO ANSWER", "broken": "FAILED"}
 
@@ -44,7 +44,7 @@ class NodeDifference:
 
 @dataclass(frozen=True)
 class NodeOutput:
-    """A node that the cluster knows."""
+    """A node of the cluster."""
 
     node: Annotated[str, Doc("node name in Ray, plus part of its id if the name is not unique")]
     address: Annotated[str, Doc("node address")]
@@ -69,7 +69,7 @@ class ClusterOutput:
 
 
 def cluster_output(compared: Compared, address: str, ray: str) -> ClusterOutput:
-    """Every node, and what differs."""
+    """Return every node, and the differences."""
     nodes = [_node(compared, node) for node in compared.answers]
     differences = [
         NodeDifference(d.rule, d.message, d.nodes, d.level, d.upstream, d.file or None, d.reference, d.todo)
@@ -88,7 +88,7 @@ def _node(compared: Compared, node: ClusterNode) -> NodeOutput:
 
 
 def compared_text(compared: Compared, address: str, style: Style) -> Iterator[str]:
-    """A table of the nodes, many that are alike in one line; then what differs, the nodes by name, and what to do."""
+    """Yield a table of nodes, with identical ones combined; then the differences with their nodes, and what to do."""
     names = sorted({t.upstream for a in compared.answers.values() if isinstance(a, NodeFacts) for t in a.trees})
     rows = [["node", "state", "profile", *names], *_rows(compared, names)]
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
@@ -106,7 +106,7 @@ def compared_text(compared: Compared, address: str, style: Style) -> Iterator[st
 
 
 def _rows(compared: Compared, names: list[str]) -> Iterator[list[str]]:
-    """A row a node; of more than a few that hold and lack the same, one for all, so that the others are seen."""
+    """Yield one row per node; large groups of identical nodes share one, so that the others stand out."""
     errors: dict[str, list[int]] = {}
     for number, d in enumerate(compared.differences):
         for title in d.nodes if d.blocks else ():
@@ -200,7 +200,7 @@ class ClusterApplyOutput:
 
 
 def applied_output(out: Deployment, address: str, ray: str, profile: str, *, dry_run: bool) -> ClusterApplyOutput:
-    """Every node."""
+    """Return every node."""
     nodes = [_applied(node, result) for node, result in out.results.items()]
     gone = [GoneNode(node.title, node.address, why) for node, why in out.gone.items()]
     return ClusterApplyOutput(address, ray, profile, dry_run, out.missing, nodes, gone)
@@ -215,7 +215,7 @@ def _applied(node: ClusterNode, result: DeployResult) -> AppliedNode:
 
 
 def deployment_text(out: Deployment, profile: str, style: Style, *, dry_run: bool) -> Iterator[str]:
-    """One line a node, with what was changed there or why it was not."""
+    """Yield one line per node, with what changed there or why nothing did."""
     width = max((len(n.title) for n in (*out.results, *out.gone)), default=0)
     for node, result in out.results.items():
         word = {"failed": style.bad, "held-back": style.note}.get(result.state, style.good)(f"{result.state:<12}")

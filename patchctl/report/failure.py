@@ -1,4 +1,4 @@
-"""What every verb prints with `--json` when its run ends with an error. Each error gives its own part (`as_json`)."""
+"""The `--json` output of any verb whose run ends with an error. Each error adds its own part (`as_json`)."""
 
 from __future__ import annotations
 
@@ -47,6 +47,6 @@ class Error:
 
 @dataclass(frozen=True)
 class ErrorOutput:
-    """The object."""
+    """The printed object."""
 
     error: Annotated[Error, Doc("details of the error")]

@@ -1,4 +1,4 @@
-"""What `lock` and `requirements` print, as text and as JSON. Computes nothing."""
+"""Text and JSON output of `lock` and `requirements`. Computes nothing."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class RequirementsOutput:
 
 
 def relock_text(rows: Sequence[LockedSet], check: bool, style: Style) -> Iterator[str]:
-    """A line a lock, and below it what differed."""
+    """Yield one line per lock, followed by its differences."""
     for row in rows:
         word = "written" if row.written else style.bad("differs")
         word = word if row.differences else style.good("in step")

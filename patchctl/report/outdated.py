@@ -1,4 +1,4 @@
-"""What `outdated` found, as text and as JSON. Computes nothing."""
+"""Text and JSON output of `outdated`. Computes nothing."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class OutdatedOutput:
 
 
 def outdated_text(found: OutdatedOutput, style: Style) -> Iterator[str]:
-    """A summary line, what is new by stack, what their files ask of each other, and the next command."""
+    """Yield a summary, what is new by stack, what the stacks' files ask of each other, and the next command."""
     new = [one for one in found.stacks if one.newer]
     where = f"release {found.release}: " if found.release else ""
     yield style(f"{where}{len(new)} of {counted(len(found.stacks), 'upstream')} have something newer", bold=True)

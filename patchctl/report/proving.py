@@ -1,4 +1,4 @@
-"""What `prove`, `bisect` and `blame` print, as text and as JSON. Computes nothing."""
+"""Text and JSON output of `prove`, `bisect` and `blame`. Computes nothing."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _REASONS = {
 
 
 def trees_of(stack: str) -> str:
-    """The folder that is proposed for --trees, by UPSTREAM/STACK: one of each, since trees that are there are not made anew."""
+    """Return the --trees folder to propose for UPSTREAM/STACK: one per stack, since existing trees are reused."""
     return f"build/trees/{stack.replace('/', '-')}"
 
 
@@ -58,7 +58,7 @@ class ProveOutput:
 
 
 def prove_output(verdicts: Sequence[Verdict], orphans: Sequence[str]) -> ProveOutput:
-    """With the outcomes of what ran now."""
+    """Return the features, with the outcomes of tests that ran now."""
     return ProveOutput([_proved(verdict) for verdict in verdicts], orphans)
 
 
@@ -69,8 +69,10 @@ def _proved(v: Verdict) -> ProvedFeature:
 
 
 def verdict_text(verdict: Verdict, style: Style, trees: str | None) -> Iterator[str]:
-    """One line that sums up a feature, then what is wrong with it and how to run it again: on `trees`, the folder of --trees;
-    None where the trees are gone when the run ends."""
+    """Yield a line that sums up a feature, its problems, and how to run it again.
+
+    `trees` is the folder of --trees; None if the trees are deleted when the run ends.
+    """
     word = {"proven": style.good, "met": style.good, "not proven": style.bad, "not met": style.bad}.get(
         verdict.status, style.note
     )(verdict.status)
@@ -109,7 +111,7 @@ def _ratio(run: PytestRun, mark: str, result: str, meaning: str) -> str:
 
 
 def summary_text(verdicts: Sequence[Verdict], orphans: Sequence[str], style: Style) -> Iterator[str]:
-    """Mutations of nothing, then how many features were proven."""
+    """Yield mutations without a feature, then the number of proven features."""
     yield from (style.bad(visible_line(orphan)) for orphan in orphans)
     counts = Counter(verdict.status for verdict in verdicts)
     yield ", ".join(f"{number} {status}" for status, number in sorted(counts.items())) or "nothing to prove"
@@ -135,7 +137,7 @@ class BisectOutput:
 
 
 def bisect_output(found: Bisected, profile: Profile) -> BisectOutput:
-    """With the names of the patches."""
+    """Return the result, with the names of the patches."""
     order, broken = ([_unit(u) for u in units] for units in (found.order, found.broken))
     return BisectOutput(profile.name, profile.release, order, found.tried, broken, found.reason)
 
@@ -145,12 +147,12 @@ def _unit(unit: Unit) -> list[str]:
 
 
 def step_text(step: BisectRun, units: int) -> str:
-    """One run, as it ended."""
+    """Return the line for a completed run."""
     return f"{step.applied} of {units} patches: {step.outcome} (exit code {step.code}, {step.seconds:.1f} s)"
 
 
 def bisect_text(found: Bisected, style: Style) -> Iterator[str]:
-    """The patch, or why there is none."""
+    """Yield the patch, or why there is none."""
     if found.reason is not None:
         yield style.note(_REASONS[found.reason])
         return
@@ -169,7 +171,7 @@ class BlameOutput:
 
 
 def blame_text(found: Sequence[Blamed], style: Style) -> Iterator[str]:
-    """A line for each place, with what to read of a patch below it."""
+    """Yield a line for each place, with the details of a patch below it."""
     for one in found:
         often = f"  ({one.place.count} times)" if one.place.count > 1 else ""
         place = visible_line(f"{one.place.file}:{one.place.line}") + often

@@ -1,4 +1,4 @@
-"""What `fetch` prints, as JSON."""
+"""JSON output of `fetch`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `import`, `pin`, `edit`, `export` and `rebase` did to a stack, as text and as JSON. Computes nothing."""
+"""Text and JSON output of `import`, `pin`, `edit`, `export` and `rebase`. Computes nothing."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def import_text(result: ImportResult) -> Iterator[str]:
-    """A line a patch, what was mended below it, and what to do next."""
+    """Yield a line per patch, its repairs, and what to do next."""
     stack = result.target.stack
     name = f"{stack.upstream}/{stack.name}"
     yield from map(visible_line, result.said)
@@ -66,7 +66,7 @@ class ImportOutput:
 
 
 def import_output(result: ImportResult) -> ImportOutput:
-    """Where the patches went, and what became of each."""
+    """Return the target stack, and the result for each patch."""
     target, base = result.target, result.base
     stack = target.stack
     where = (stack.upstream, stack.name, target.is_new, stack.extends, result.written, base.commit, base.form)
@@ -74,7 +74,7 @@ def import_output(result: ImportResult) -> ImportOutput:
 
 
 def pin_text(pinned: PinResult, root: Path, *, written: bool) -> Iterator[str]:
-    """The pin, what was not had, what to look at, the proposal, and what to do next."""
+    """Yield the pin, unavailable sources, items to review, the proposal, and what to do next."""
     stack, pin = pinned.stack, pinned.stack.pin
     name = f"{stack.upstream}/{stack.name}"
     yield f"{name}  comes from {pinned.like.name}" if pinned.like.name else f"{name}  the upstream's first stack"
@@ -126,7 +126,7 @@ class PinOutput:
 
 
 def pin_output(pinned: PinResult, *, written: bool) -> PinOutput:
-    """The pin, and what was found on the way."""
+    """Return the pin, and what was found on the way."""
     stack, pin = pinned.stack, pinned.stack.pin
     forms, generated = [b.form for b in pinned.bases], [g.path for g in stack.generated]
     head = (stack.upstream, stack.name, stack.comes_from, written, pinned.file)
@@ -167,7 +167,7 @@ class ExportOutput:
 
 
 def rebase_status(run: RebaseRun, state: RebaseState) -> Iterator[str]:
-    """How far it is, and what to do."""
+    """Yield the progress, and what to do."""
     yield from _steps(state, state.steps)
     if state.stop is not None and not run.place.is_ours:
         yield from _stop(run, state)
@@ -177,7 +177,7 @@ def rebase_status(run: RebaseRun, state: RebaseState) -> Iterator[str]:
 
 
 def rebase_stopped(run: RebaseRun, state: RebaseState) -> Iterator[str]:
-    """What became of the patch at which it stopped before and of those after it, and of this one, the way on."""
+    """Yield the results since the last stop, and how to continue from this one."""
     asked = [n for n, step in enumerate(state.steps) if step.outcome in ("resolved", "dropped", "postponed")]
     before = asked[-1] if asked else 0
     if before:
@@ -187,7 +187,7 @@ def rebase_stopped(run: RebaseRun, state: RebaseState) -> Iterator[str]:
 
 
 def _stop(run: RebaseRun, state: RebaseState) -> Iterator[str]:
-    """What is in the way, and the commands that go on."""
+    """Yield the obstacle, and the commands that continue."""
     stop = state.stop
     assert stop is not None
     folder = run.place.folder
@@ -204,7 +204,7 @@ def _stop(run: RebaseRun, state: RebaseState) -> Iterator[str]:
 
 
 def rebase_done(run: RebaseRun, state: RebaseState, ended: RebaseResult) -> Iterator[str]:
-    """All patches, what was written, what was dropped, and what nobody has proven."""
+    """Yield all patches, what was written and dropped, and what is not proven."""
     name = f"{state.upstream}/{state.new}"
     yield from _steps(state, state.steps)
     yield f"{name}: {patch_count(len(ended.files))} from {state.old}, {len(ended.same)} of them byte for byte as before"
@@ -223,7 +223,7 @@ def rebase_done(run: RebaseRun, state: RebaseState, ended: RebaseResult) -> Iter
 
 
 def rebase_aborted(state: RebaseState, kept: Path, aside: Path | None) -> Iterator[str]:
-    """What is gone and what is not."""
+    """Yield what was removed and what was kept."""
     yield f"{state.upstream}/{state.new}: given up; the distribution is as before"
     if aside is not None:
         yield f"what was half resolved is kept in {aside}"
@@ -288,7 +288,7 @@ def rebase_output(
     aside: Path | None = None,
     locked: bool = False,
 ) -> RebaseOutput:
-    """How far it is."""
+    """Return the progress or result."""
     told = "done" if ended else "running" if state.stop is None else "stopped"
     return RebaseOutput(
         upstream=state.upstream,

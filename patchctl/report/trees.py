@@ -1,4 +1,4 @@
-"""What `apply`, `revert`, `status` and `identify` print, as text and as JSON. Computes nothing."""
+"""Text and JSON output of `apply`, `revert`, `status` and `identify`. Computes nothing."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class ApplyOutput:
 
 
 def apply_output(plan: Plan, outcome: ApplyOutcome, workspace: Path, *, dry_run: bool) -> ApplyOutput:
-    """The workspace, and what the run did."""
+    """Return the workspace, and what the run did."""
     head = (plan.profile.name, plan.profile.release, workspace, dry_run, plan.without)
     done, state = (outcome.changed, outcome.finished, outcome.undone, outcome.stashed), outcome.state
     return ApplyOutput(*head, *done, state.trees, state.skipped, plan.kept)
@@ -81,13 +81,13 @@ class RevertOutput:
 
 
 def revert_output(outcome: ApplyOutcome, workspace: Path) -> RevertOutput:
-    """The workspace, and what the run did."""
+    """Return the workspace, and what the run did."""
     trees = {name: RevertedTree(tree.folder, tree.tip_commit) for name, tree in outcome.state.trees.items()}
     return RevertOutput(workspace, outcome.changed, outcome.finished, outcome.undone, outcome.stashed, trees)
 
 
 def plan_text(plan: Plan, outcome: ApplyOutcome, workspace: Path, style: Style, *, dry_run: bool) -> Iterator[str]:
-    """One line an upstream, then its patches; then what was left out or skipped, and where."""
+    """Yield one line per upstream, then its patches; then what was left out or skipped, and where."""
     if outcome.finished:
         yield style.note(f"finished an interrupted {outcome.finished} first")
     if outcome.undone:
@@ -154,7 +154,7 @@ def status_text(status: Status, style: Style) -> Iterator[str]:
 
 
 def _no_profile(status: Status) -> str:
-    """A workspace that was reverted has none, and so has one whose first apply did not end."""
+    """Describe a workspace without a profile: reverted, or its first apply did not finish."""
     first = status.interrupted == "apply" and not status.trees
     return "none yet" if first else "none (reverted)"
 
@@ -166,7 +166,7 @@ def _skipped(skipped: list[tuple[str, list[tuple[str, str]]]], style: Style) -> 
 
 
 def identify_text(found: Identification, style: Style) -> Iterator[str]:
-    """One paragraph a pin, then what else lies in the folder."""
+    """Yield one paragraph per pin, then the folder's other contents."""
     yield visible_line(found.folder)
     for tree in found.trees:
         yield from _tree(tree, style)
@@ -214,7 +214,7 @@ def _all_of(tree: Identified, style: Style) -> Iterator[str]:
 
 
 def _some_of(tree: Identified, style: Style) -> Iterator[str]:
-    """What an installed package normally lacks: said, and not file by file."""
+    """Summarise what an installed package normally lacks, without listing every file."""
     if tree.missing:
         first = visible_line(tree.missing[0])
         yield f"    {len(tree.missing)} files that are no modules are missing, the first is {first}"

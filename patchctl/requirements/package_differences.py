@@ -1,4 +1,4 @@
-"""Compares an environment with a lock: what is missing, what the trees exclude, what is only another version."""
+"""Compares an environment with a lock: packages that are missing, excluded by the trees, or merely of another version."""
 
 from __future__ import annotations
 

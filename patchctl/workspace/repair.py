@@ -62,10 +62,10 @@ def preview_repair(workspace: Path) -> Repair:
 
 
 def repair(workspace: Path, cache: Path) -> Repair:
-    """Bring every tree to its base, from objects of the workspace or the cache; move a tree that neither has to the backup.
+    """Bring every tree to its base, using objects of the workspace or the cache; without either, move the tree to the backup.
 
-    Can be run again after a kill at any time. Raises WrongUse where there is no workspace, WorkspaceBusy, and LocalEdits while
-    git runs in a tree.
+    Safe to run again after a kill at any point. Raises WrongUse if there is no workspace, WorkspaceBusy, and LocalEdits
+    while git runs in a tree.
     """
     _check_is_one(workspace)
     with workspace_lock(workspace):
@@ -118,7 +118,7 @@ def _check_no_git(target: RepairTarget, workspace: Path) -> None:
                 continue
             command = (process / "cmdline").read_bytes().split(b"\0")
             place = os.path.realpath(os.readlink(process / "cwd"))
-        except OSError:  # it ended, or belongs to somebody else
+        except OSError:  # it ended, or belongs to another user
             continue
         if place == inside or place.startswith(f"{inside}/") or f"--git-dir={tree.git_dir}".encode() in command:
             what = f"a git is at work in {tree.name} (process {process.name})"
@@ -126,7 +126,7 @@ def _check_no_git(target: RepairTarget, workspace: Path) -> None:
 
 
 def _move_locks(workspace: Path, trees: Sequence[RepairTarget], backup: Backup) -> tuple[RepairedTree, ...]:
-    """Where stale locks are the only problem, the trees stay applied."""
+    """If stale locks are the only problem, move them and leave the trees applied."""
     for target in trees:
         for lock in locks(target.tree(workspace)):
             backup.take(lock, f"{target.name}.git", lock.name)
@@ -151,7 +151,7 @@ def _to_base(
     roots = [s.root for s in (last.state, last.journal.after if last.journal else None) if s is not None]
     state = WorkspaceState(None, (roots or [""])[0], (), states, ())
     save_json(own / "state.json", state.as_json())
-    (own / "journal.json").unlink(missing_ok=True)  # last: until here the repair can be run again
+    (own / "journal.json").unlink(missing_ok=True)  # last, so that until here the repair can be run again
     for place in clean_up(workspace, state).values():
         backup.kept.append(place)
     return tuple(done)

@@ -1,4 +1,6 @@
-"""What a workspace holds now, also as labels of an image. Takes no lock and writes nothing: works read-only, and as another user."""
+"""The current contents of a workspace, also as image labels. Takes no lock and writes nothing, so it works read-only
+and for other users.
+"""
 
 from __future__ import annotations
 
@@ -91,8 +93,11 @@ class Status:
 
     @property
     def clean(self) -> Annotated[bool, Doc("true for exit code 0")]:
-        """No edit, no difference to the profile and the lock, no interrupted run, and Python imports these trees where it was
-        asked. A profile without a single tree is none that anyone could train with."""
+        """Whether there are no edits, differences to profile or lock, or interrupted run, and Python imports these
+        trees if checked.
+
+        A profile without a single tree is not clean: it cannot train anything.
+        """
         right = all(
             t.lock in ("equal", "silent") and not (t.edits or t.problem or t.unlike_profile) for t in self.trees
         )
@@ -102,7 +107,7 @@ class Status:
 
 
 def read_status(workspace: Path, dist: Distribution | None, python: str | None) -> Status:
-    """Look at every tree. `dist` is None when there is no distribution here: then nothing is said of the lock."""
+    """Inspect every tree. `dist` is None without a distribution: locks are not checked then."""
     state = load_state(workspace)
     journal = read_journal(workspace)
     if state is None:
@@ -146,7 +151,7 @@ def _tree(
         elif tree.is_link:
             problem = f"the folder is a link, to {os.readlink(tree.folder)}"
     except (PatchctlError, OSError) as error:
-        if isinstance(error, GitKilled | GitRefused) or is_resource_error(error):  # says nothing of the tree
+        if isinstance(error, GitKilled | GitRefused) or is_resource_error(error):  # unrelated to the tree
             raise
         problem = f"cannot be read: {error}"
     tip = None if problem else lambda: tree.files(state.tip_commit)
@@ -178,7 +183,7 @@ def _pin(dist: Distribution | None, name: str, state: TreeState) -> str:
 
 
 def _lock(dist: Distribution | None, name: str, state: TreeState) -> str:
-    """Whether the tree's tip is what the lock promises now: the distribution may have moved on since the apply."""
+    """Compare the tree's tip with the lock as it is now: the distribution may have changed since the apply."""
     if dist is None or not (state.patches or state.locked):  # at its base, after a revert
         return "silent"
     if (name, state.stack) not in dist.stacks:
@@ -191,13 +196,15 @@ def _lock(dist: Distribution | None, name: str, state: TreeState) -> str:
 
 
 def labels(status: Status, dist: Distribution) -> dict[str, str]:
-    """The labels of an image with this workspace, sorted by name.
+    """Return the labels of an image with this workspace, sorted by name.
 
-    `patchctl.lock` is patchctl.manifest.lock.lock_digest over the stacks of these trees; `patchctl.tree.UPSTREAM` is `FORM:TREE` for each,
-    TREE being git's id of the patched tree; `patchctl.without` lists the features that any of them lacks, and `patchctl.skipped`
-    the profile's other upstreams. So a subset of the trees, or of their patches, never has the labels of all.
+    `patchctl.lock` is patchctl.manifest.lock.lock_digest over the stacks of these trees; `patchctl.tree.UPSTREAM` is
+    `FORM:TREE` for each, TREE being git's id of the patched tree; `patchctl.without` lists the features that any of
+    them lacks, and `patchctl.skipped` the profile's other upstreams. So a subset of the trees, or of their patches,
+    never has the labels of all.
 
-    Raises WrongUse when no profile is applied, or when the workspace differs from its lock: a label would then be untrue.
+    Raises WrongUse if no profile is applied, or if the workspace differs from its lock, which would make the labels
+    false.
     """
     if status.profile is None:
         raise WrongUse("no profile is applied here", where=status.workspace, hint="`patchctl apply` first")
@@ -225,15 +232,15 @@ def labels(status: Status, dist: Distribution) -> dict[str, str]:
 
 
 def _applied(tree: TreeStatus) -> bool:
-    """Whether this profile's apply made the tree: one that only another profile had is at its base, without a lock."""
+    """Whether this profile's apply made the tree. A tree that only an earlier profile had is at its base, without a lock."""
     return bool(tree.patches or tree.left_out) or tree.lock == "equal"
 
 
 def unlike_profile(workspace: Path, state: WorkspaceState, dist: Distribution) -> dict[str, str]:
-    """The upstreams whose tree is not what the state's profile names now, each with the reason.
+    """Return the upstreams whose tree is not what the state's profile names now, with the reason.
 
-    The distribution may have changed since the apply, and a state may have been edited. A tree that was reverted to its base and
-    an upstream without a source are as they should be.
+    The distribution may have changed since the apply, and a state may have been edited. Trees reverted to their base
+    and upstreams without a source are fine.
     """
     if state.profile is None:
         return {}

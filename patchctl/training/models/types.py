@@ -1,4 +1,4 @@
-"""What manifests/models.yaml holds: public facts of the models that profiles train, as plain data."""
+"""The types of manifests/models.yaml: public facts of the models that profiles train."""
 
 from __future__ import annotations
 

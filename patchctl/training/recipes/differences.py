@@ -1,4 +1,4 @@
-"""What differs between two recipes, value by value."""
+"""Compares two recipes, value by value."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class RecipeDifference:
 
 
 def differences(one: RecipeRun, other: RecipeRun) -> list[RecipeDifference]:
-    """Entry, needs, data, sizes, environment and overrides, each in the order of the first recipe."""
+    """Compare entry, needs, data, sizes, environment and overrides, each in the order of the first recipe."""
     return [
         *_compared("entry", _entry(one), _entry(other)),
         *_compared("needs", dict.fromkeys(one.needs, "needed"), dict.fromkeys(other.needs, "needed")),

@@ -1,7 +1,7 @@
-"""What recipes and the rules over them hold, as plain data; `types` says how such dataclasses are read.
+"""The types of recipes and their rules; `patchctl.manifest.types` explains the annotations.
 
-They are no part of `ManifestContent`: apply, verify of a workspace and revert need no recipe, and must not be stopped by one that
-somebody is writing. `patchctl.training.recipes.read` reads them when they are asked for.
+They are not part of `ManifestContent`: apply, revert and verify of a workspace do not need recipes and must not fail
+because of one that is being written. `patchctl.training.recipes.read` reads them on demand.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What `cluster preflight` found, as text and as JSON. Computes nothing."""
+"""Text and JSON output of `cluster preflight`. Computes nothing."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _ORDER = ("wrong", "warning", "note")
 
 @dataclass(frozen=True)
 class NodeReadiness:
-    """A node that the cluster knows."""
+    """A node of the cluster."""
 
     node: Annotated[str, Doc("node name")]
     address: Annotated[str, Doc("node address")]
@@ -48,14 +48,14 @@ class ReadinessOutput:
 
 
 def readiness_output(found: Readiness, run: RecipeRun, address: str, ray: str) -> ReadinessOutput:
-    """Every node with its findings, and what differs."""
+    """Return every node with its findings, and the differences."""
     findings = {n: finding_rows(found.findings.get(n.title, ())) for n in found.answers}
     nodes = [NodeReadiness(n.title, n.address, found.state(n), found.why(n), rows) for n, rows in findings.items()]
     return ReadinessOutput(address, ray, run.profile, run.name, found.ready, found.missing, nodes, found.odd)
 
 
 def readiness_text(found: Readiness, run: RecipeRun, address: str, style: Style) -> Iterator[str]:
-    """The nodes, many that are alike in one line; what differs among them; then each finding once, with its nodes."""
+    """Yield the nodes, identical ones combined; then the differences; then each finding once, with its nodes."""
     total = len(found.answers)
     yield style(f"{run.title} on cluster {visible_line(address)}, {total} nodes", bold=True)
     states: dict[str, list[str]] = {}
@@ -81,7 +81,7 @@ def _odd(odd: Odd, total: int, style: Style) -> Iterator[str]:
 
 
 def _findings(found: Readiness, total: int, style: Style) -> Iterator[str]:
-    """By name and what is said, those that block first."""
+    """Group by name and message, blocking findings first."""
     rows: dict[tuple[str, str, str, str | None], list[str]] = {}
     for title, findings in found.findings.items():
         for f in findings:

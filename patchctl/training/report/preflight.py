@@ -1,4 +1,4 @@
-"""What `preflight` found, as text and as JSON. Computes nothing."""
+"""Text and JSON output of `preflight`. Computes nothing."""
 
 from __future__ import annotations
 
@@ -51,14 +51,14 @@ class PreflightOutput:
 
 
 def finding_rows(findings: Iterable[Finding]) -> list[PreflightFinding]:
-    """The findings as they are printed."""
+    """Return the findings as printed."""
     return [PreflightFinding(*of_machine(f, "wrong"), f.accepted, f.blocks) for f in findings]
 
 
 def preflight_output(
     case: Case, findings: Sequence[Finding], cleared: Sequence[str], recorded: Path | None
 ) -> PreflightOutput:
-    """The case, and what was found."""
+    """Return the case and the findings."""
     run, machine = case.run, case.machine
     ready = not any(f.blocks for f in findings)
     of_case = (run.profile, run.name, run.release, case.nodes, case.devices, machine.place, machine.live)
@@ -66,7 +66,7 @@ def preflight_output(
 
 
 def preflight_text(case: Case, findings: Sequence[Finding], cleared: Sequence[str], style: Style) -> Iterator[str]:
-    """By area one line a finding, and below it what to do; then whether the recipe can run here."""
+    """Yield one line per finding by area, with what to do below it; then whether the recipe can run here."""
     yield style(
         f"{case.run.title} on {case.nodes} nodes, {case.devices} devices; {visible_line(case.machine.place)}", bold=True
     )

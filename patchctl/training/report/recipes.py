@@ -1,4 +1,4 @@
-"""Recipes as people and machines read them. Computes nothing."""
+"""Text and JSON output of the `recipe` verbs. Computes nothing."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class RecipesOutput:
 
 
 def recipes_output(runs: Sequence[RecipeRun]) -> RecipesOutput:
-    """A row a recipe."""
+    """Return one row per recipe."""
     rows = []
     for run in runs:
         nodes, devices = (int(run.sizes[name].value) for name in (NODES, DEVICES))
@@ -63,7 +63,7 @@ def _limits(run: RecipeRun) -> list[str]:
 
 
 def list_text(runs: Sequence[RecipeRun], style: Style) -> Iterator[str]:
-    """A line a recipe; a mark on one that does not run to its end."""
+    """Yield one line per recipe, marked if it has limits."""
     width = max((len(run.title) for run in runs), default=0)
     for run in runs:
         size = f"{run.sizes['nodes'].value} x {run.sizes['devices_per_node'].value}"
@@ -85,7 +85,7 @@ class EnvOutput(_OfRecipe):
 
 
 def env_output(run: RecipeRun) -> EnvOutput:
-    """The values as text."""
+    """Return the values as text."""
     values = {name: literal(setting, run) for name, setting in run.environment.items()}
     return EnvOutput(*_named(run), values, run.of_each_node)
 
@@ -116,7 +116,7 @@ class CommandOutput(_OfRecipe):
 
 
 def command_output(run: RecipeRun) -> CommandOutput:
-    """`overrides` are for an argument list: nothing in them is quoted for a shell."""
+    """Return the command. `overrides` are for an argument list: they are not quoted for a shell."""
     entry, script = run.entry, "\n".join(command_lines(run)) + "\n"
     overrides = [override_text(key, setting, run) for key, setting in run.overrides.items()]
     started = (entry.upstream, entry.folder or ".", entry.module, entry.config)
@@ -177,7 +177,7 @@ class RecipeOutput(_OfRecipe):
 
 
 def recipe_output(run: RecipeRun, broken: Sequence[Broken], totals: Totals) -> RecipeOutput:
-    """All of it."""
+    """Return the whole recipe."""
     entry = run.entry
     return RecipeOutput(
         *_named(run),
@@ -212,7 +212,7 @@ def _value(one: Resolved, run: RecipeRun) -> RecipeValue:
 
 
 def show_text(run: RecipeRun, broken: Sequence[Broken], totals: Totals, style: Style) -> Iterator[str]:
-    """All of it: a line for the value, and below it where it stands, who gives it and why."""
+    """Yield the whole recipe: a line per value, and below it its place, source and reason."""
     yield style(run.title, bold=True)
     yield f"  {visible_line(run.summary)}"
     if run.chain:
@@ -319,12 +319,12 @@ class DiffOutput:
 
 
 def diff_output(one: RecipeRun, other: RecipeRun, rows: Sequence[RecipeDifference]) -> DiffOutput:
-    """With the names of both."""
+    """Return the differences, with both names."""
     return DiffOutput(_on(one), _on(other), rows)
 
 
 def diff_text(one: RecipeRun, other: RecipeRun, rows: Sequence[RecipeDifference], style: Style) -> Iterator[str]:
-    """- what the first has, + what the second has."""
+    """Yield lines with - for the first recipe and + for the second."""
     yield style(f"--- {_on(one)}", bold=True)
     yield style(f"+++ {_on(other)}", bold=True)
     section = ""
@@ -341,5 +341,5 @@ def diff_text(one: RecipeRun, other: RecipeRun, rows: Sequence[RecipeDifference]
 
 
 def _joined(text: str) -> str:
-    """A folded text of a manifest on one line."""
+    """Join folded manifest text into one line."""
     return visible_line(" ".join(text.split()))
