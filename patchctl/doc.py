@@ -1,16 +1,16 @@
-"""What a field of a dataclass means, in an annotation: `name: Annotated[str, Doc("its name")]`.
+"""Describes a dataclass field in its annotation: `name: Annotated[str, Doc("upstream name")]`.
 
-Manifests and what `--json` prints are both described so; `manifest.shape` reads it, `output` writes by it.
+Used for manifests and for the output of `--json`.
 """
 
 from __future__ import annotations
 
 
 class Doc:
-    """The meaning, for editors and readers of JSON. A class is printed by its fields and properties that have one.
+    """The description of a field or property, for editors and readers of JSON. Only described ones are printed.
 
-    `key` is the key where the name cannot be it. `optional`: left out where the value is None. `line`: texts are put on one line
-    that a terminal may show. `pairs`: records are written as lists of their values.
+    `key` is the JSON key if it differs from the name. `optional`: omitted if None. `line`: strings are reduced to one line that
+    is safe for a terminal. `pairs`: records are written as lists of their values.
     """
 
     def __init__(
@@ -24,4 +24,4 @@ class Doc:
 
 
 class Spread:
-    """The keys of this record stand among those of the record that has it."""
+    """Marks a record whose keys are merged into those of the record that contains it."""

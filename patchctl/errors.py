@@ -12,14 +12,14 @@ from patchctl.doc import Doc
 
 DONE = 0
 FINDINGS = 1
-MOVES_CLEANLY, SOMEBODY_HAS_TO_WORK = 10, 20  # of drift, and of a finished rebase
+MOVES_CLEANLY, SOMEBODY_HAS_TO_WORK = 10, 20  # for drift, and for a finished rebase
 INTERRUPTED = 130
 ENDED_BY = 128  # plus the signal's number, as in shells
 CLOSED_PIPE = 141
 
 
 class Ended(BaseException):
-    """The run was told to stop by SIGTERM or SIGHUP. It cleans up as when interrupted."""
+    """The run received SIGTERM or SIGHUP. It cleans up as on an interrupt."""
 
     def __init__(self, number: int) -> None:
         super().__init__(number)
@@ -78,7 +78,7 @@ class BadManifest(PatchctlError):
 
 
 class BadPatch(PatchctlError):
-    """A patch file that we do not accept: CRLF, no author, no date, no hunk, a path outside the tree, ..."""
+    """A patch file that we reject: CRLF, no author, no date, no hunk, a path outside the tree, ..."""
 
     code = 2
     kind = "patch"
@@ -86,10 +86,10 @@ class BadPatch(PatchctlError):
 
 @dataclass(frozen=True)
 class Tried:
-    """A place where a source was looked for, and why it was not available there. Never contains credentials."""
+    """A source that was tried, and why it was not available there. Never contains credentials."""
 
-    place: Annotated[str, Doc("an address, a folder, the cache")]
-    reason: Annotated[str, Doc("why it was not had there")]
+    place: Annotated[str, Doc("address, folder, or the cache")]
+    reason: Annotated[str, Doc("why the source was not available there")]
 
 
 class SourceUnavailable(PatchctlError):
@@ -131,7 +131,7 @@ class DoesNotApply(PatchctlError):
 
 
 class LocalEdits(PatchctlError):
-    """Files that a person changed are in the way. `files` lists them."""
+    """Local edits are in the way. `files` lists them."""
 
     code = 5
     kind = "local-edits"
@@ -168,7 +168,7 @@ class MachineFailed(PatchctlError):
 
 
 class GitKilled(MachineFailed):
-    """A git that we started was killed by a signal, which says nothing about what it was asked."""
+    """A git process of ours was killed by a signal, so its result is unknown."""
 
     kind = "git-killed"
 

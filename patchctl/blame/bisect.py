@@ -1,8 +1,8 @@
 """Finds the patch of a profile that breaks a command, by bisecting the patches of all its stacks.
 
-The patches get one order across upstreams that keeps each stack's and puts requirements first, so that every half can be applied by
-itself. Patches that require each other go together. Every step gets new trees in a temporary folder: what the command leaves in
-them decides nothing, and no workspace is touched.
+The patches are put in one order across upstreams that preserves stack order and puts requirements first, so that any
+prefix applies. Patches that require each other stay together. Each step builds new trees in a temporary folder: files
+that the command leaves behind do not affect later steps, and no workspace changes.
 """
 
 from __future__ import annotations
@@ -35,25 +35,28 @@ Outcome = Literal["good", "bad", "skipped"]
 
 @dataclass(frozen=True)
 class Unit:
-    """Patches that are applied together: one, or several that require each other. By (upstream, feature)."""
+    """Patches applied together, as (upstream, feature): one, or several that require each other."""
 
     patches: tuple[tuple[str, str], ...]
 
 
 @dataclass(frozen=True)
 class BisectRun:
-    """One run of the command."""
+    """A run of the command."""
 
-    applied: Annotated[int, Doc("how many of `order` were applied")]
-    outcome: Annotated[Outcome, Doc("good, bad or skipped")]
-    code: Annotated[int, Doc("the command's exit code; negative for a signal")]
-    seconds: Annotated[float, Doc("what it took, without making the trees")]
+    applied: Annotated[int, Doc("number of entries of `order` applied")]
+    outcome: Annotated[Outcome, Doc("`good`, `bad` or `skipped`")]
+    code: Annotated[int, Doc("exit code of the command; negative if a signal killed it")]
+    seconds: Annotated[float, Doc("run time of the command, without building the trees")]
 
 
 @dataclass(frozen=True)
 class Bisected:
-    """The order, the runs, and the units of which one broke the command: usually one, more where runs were skipped; none where
-    the command fails without any patch (`reason` base), or succeeds with all of them (`reason` good)."""
+    """The order, the runs, and the units that may break the command.
+
+    Usually one unit is broken; more if runs were skipped. None if the command fails without any patch (`reason` base)
+    or succeeds with all of them (`reason` good).
+    """
 
     order: tuple[Unit, ...]
     tried: tuple[BisectRun, ...]
@@ -62,7 +65,7 @@ class Bisected:
 
 
 def in_order(patches: Mapping[str, Sequence[StackPatch]]) -> list[Unit]:
-    """All patches, each behind what it requires and behind those before it in its stack."""
+    """Return all patches, each after those it requires and after its predecessors in the stack."""
     needed = dict(_needs(patches))
     done: set[tuple[str, str]] = set()
     units: list[Unit] = []
@@ -97,7 +100,7 @@ def _closure(
 
 
 class Bisection:
-    """One search. `tell` hears of every run as it ended."""
+    """One search. `tell` is called after every run."""
 
     def __init__(
         self,
@@ -117,8 +120,10 @@ class Bisection:
         self._tried: list[BisectRun] = []
 
     def search(self, command: Sequence[str]) -> Bisected:
-        """Run the command with all, with none, then with halves. Raises WrongUse where it cannot be run, KeyboardInterrupt where it
-        was interrupted, SourceUnavailable."""
+        """Run the command with all patches, with none, then with halves.
+
+        Raises WrongUse if it cannot be run, KeyboardInterrupt, SourceUnavailable.
+        """
         low, high = 0, len(self.order)
         if self._run(command, high) != "bad":
             return self._result("good")
@@ -156,7 +161,7 @@ class Bisection:
         return done.outcome
 
     def _environment(self, selection: Selection, workspace: Path) -> dict[str, str]:
-        """What the command is run with: the trees first where Python looks, and where they are."""
+        """Return the command's environment: the trees come first on Python's path, and their locations are named."""
         packages = {(u, path) for u in selection.stacks for path in self._dist.upstream(u).packages.items()}
         tops = {
             str(workspace / u / path.removesuffix(name.replace(".", "/"))).rstrip("/") for u, (name, path) in packages
@@ -172,7 +177,7 @@ class Bisection:
 
 
 def _ended(command: Sequence[str], workspace: Path, env: Mapping[str, str]) -> int:
-    """How the command ended; what it says goes to standard error."""
+    """Run the command to its end and return its exit code; its output goes to standard error."""
     try:
         done = process_group.run(
             list(command),

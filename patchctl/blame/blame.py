@@ -1,8 +1,8 @@
-"""Tells whose a line is, upstream's or a patch's: in a workspace, an installed package, an image, or a container elsewhere.
+"""Attributes source lines to upstream or a patch: in a workspace, an installed package, an image or a remote container.
 
-In a workspace the state and the trees' repositories tell. Any other file is recognised by its blob id: those of every pin's files,
-patched and not, are known. For a file on another machine the traceback's text of each line is compared with the patched and the
-unpatched file, if the source is in the cache or a mirror.
+In a workspace the state file and the trees' repositories decide. Any other file is identified by its blob id, since
+those of every pin's files, patched or not, are known. For a file on another machine, the source text in the traceback
+is compared with the patched and the unpatched file, if the source is in the cache or a mirror.
 """
 
 from __future__ import annotations
@@ -34,19 +34,19 @@ from patchctl.terminal.progress import SilentProgress
 from patchctl.workspace.state import TreeState, WorkspaceState, load_state
 from patchctl.workspace.trees import Tree
 
-# No source of an upstream is near it.
+# No upstream source is available locally.
 _LARGEST_SOURCE = 16 << 20
 
 
 @dataclass(frozen=True)
 class SourceLine:
-    """A line of a file."""
+    """A source line, as requested or as a traceback names it."""
 
-    file: Annotated[str, Doc("as it was asked for")]
-    line: Annotated[int, Doc("from 1")]
-    function: Annotated[str | None, Doc("the function that a traceback says it is in")] = None
-    said: Annotated[str | None, Doc("the text that a traceback shows for it")] = None
-    count: Annotated[int, Doc("how often the traceback, of every rank and process, has this line")] = 1
+    file: Annotated[str, Doc("path as given in the request or the traceback")]
+    line: Annotated[int, Doc("line number, from 1")]
+    function: Annotated[str | None, Doc("enclosing function according to the traceback")] = None
+    said: Annotated[str | None, Doc("source text shown in the traceback")] = None
+    count: Annotated[int, Doc("number of occurrences in the traceback, over all ranks and processes")] = 1
 
 
 @dataclass(frozen=True)
@@ -54,21 +54,22 @@ class Blamed:
     """A line and its owner."""
 
     place: Annotated[SourceLine, Spread()]
-    owner: Annotated[str | None, Doc("a feature, upstream, edit (written here since), or null where nobody can tell")]
-    upstream: Annotated[str | None, Doc("null where no upstream has a file of this name")] = None
+    owner: Annotated[str | None, Doc("feature name, `upstream`, `edit` (a local edit), or null if undetermined")]
+    upstream: Annotated[str | None, Doc("upstream name; null if no upstream has a file of this name")] = None
     stack: Annotated[
         str | None,
         Doc(
-            "the stack whose file it is, of several the first (`why` names the others); null where none of several has the line"
+            "stack that has the file; the first if several do (`why` lists the others); null if several have the file"
+            " but none the line"
         ),
     ] = None
-    path: Annotated[str | None, Doc("in the upstream's tree")] = None
-    patch: Annotated[str | None, Doc("the patch's file, of a feature")] = None
-    page: Annotated[str | None, Doc("its page, where the distribution has it")] = None
-    switch: Annotated[str | None, Doc("its switch")] = None
-    text: Annotated[str | None, Doc("the line")] = None
-    told_by: Annotated[str | None, Doc("workspace, content or traceback")] = None
-    why: Annotated[str | None, Doc("why nobody can tell, or what is not certain")] = None
+    path: Annotated[str | None, Doc("path in the upstream tree")] = None
+    patch: Annotated[str | None, Doc("patch file; null unless the owner is a feature")] = None
+    page: Annotated[str | None, Doc("documentation page of the patch; null if the distribution has none")] = None
+    switch: Annotated[str | None, Doc("switch of the feature")] = None
+    text: Annotated[str | None, Doc("text of the line")] = None
+    told_by: Annotated[str | None, Doc("evidence used: `workspace`, `content` or `traceback`")] = None
+    why: Annotated[str | None, Doc("why the owner is undetermined, or what is uncertain")] = None
 
 
 UPSTREAM, EDIT = "upstream", "edit"
@@ -77,13 +78,13 @@ _NO_CODE = "the file is not here, and the traceback shows no code of it: name a 
 
 
 def places_in(text: str) -> list[SourceLine]:
-    """The places of the tracebacks in a text, equal ones once, where the first of them is."""
+    """Return the distinct places of the tracebacks in a text, in order of first occurrence."""
     counts = Counter(frames(text))
     return [SourceLine(f.file, f.line, f.function, f.said, count) for f, count in counts.items()]
 
 
 def parse_place(text: str) -> SourceLine:
-    """FILE:LINE. Raises WrongUse."""
+    """Parse FILE:LINE. Raises WrongUse."""
     file, _, line = text.rpartition(":")
     if not file or not re.fullmatch("[0-9]{1,9}", line) or int(line) < 1:
         raise WrongUse(f"{text!r} is not FILE:LINE", hint="a file, a colon and the number of a line, from 1")
@@ -91,7 +92,7 @@ def parse_place(text: str) -> SourceLine:
 
 
 class Blame:
-    """Answers for a distribution; workspaces are those named and those that files lie in."""
+    """Attributes lines for a distribution. Uses the named workspaces and those that contain the files."""
 
     def __init__(self, dist: Distribution, workspaces: Iterable[Path], options: SourceOptions) -> None:
         self._dist = dist
@@ -101,7 +102,7 @@ class Blame:
         self._read: dict[tuple[str, str, bytes], tuple[bytes | None, bytes | None] | None] = {}
 
     def all(self, places: Sequence[SourceLine]) -> list[Blamed]:
-        """Each place's answer. Of files that are not here those patches count whose text fits every line that was told."""
+        """Attribute every place. For files not on this machine, only patches consistent with every shown line count."""
         told: dict[str, list[SourceLine]] = {}
         for place in places:
             told.setdefault(place.file, []).append(place)
@@ -170,7 +171,7 @@ class Blame:
         return known_trees(self._dist)
 
     def _candidates(self, file: str) -> Iterator[tuple[KnownTree, bytes]]:
-        """The trees' files that a path can be, by its end: the longest end that any has."""
+        """Yield the trees' files that match the longest possible suffix of the path."""
         parts = Path(file).parts
         for cut in range(len(parts)):
             path = "/".join(parts[cut:]).encode("utf-8", "surrogateescape")
@@ -216,7 +217,7 @@ class Blame:
     def _of_unknown(
         self, place: SourceLine, candidates: Sequence[tuple[KnownTree, bytes]], content: bytes, text: str | None
     ) -> Blamed:
-        """A file that is no pin's, patched or not: held line by line against the nearest patched one that can be had."""
+        """Attribute a line of a file that matches no pin, by comparing it with the nearest patched version available."""
         tips = [v[1] if (v := self._versions(*one)) is not None else None for one in candidates]
         near = [0 if tip is None else _alike(tip, content) for tip in tips]
         nearest = near.index(max(near))
@@ -263,7 +264,7 @@ class Blame:
         return replace(found, why="the unpatched file reads the same there") if same else found
 
     def _versions(self, tree: KnownTree, path: bytes) -> tuple[bytes | None, bytes | None] | None:
-        """The file without and with the whole stack; None where no source can be had without a network."""
+        """Return the file without and with the whole stack; None if no source is available offline."""
         key = (tree.upstream, tree.stack.name, path)
         if key not in self._read:
             self._read[key] = self._versions_now(tree, path)
@@ -300,19 +301,19 @@ def _resolved(file: Path) -> Path:
 
 
 def _first(found: Sequence[Blamed]) -> Blamed:
-    """The first of several stacks that have the line, which says what others there are."""
+    """Return the first of several stacks that have the line; `why` lists the others."""
     first, others = found[0], [f"{one.upstream}/{one.stack}" for one in found[1:]]
     why = [*([first.why] if first.why else []), *([f"it can be of {', '.join(others)} as well"] if others else [])]
     return replace(first, why="; ".join(why) or None)
 
 
 def _untold(answer: Blamed, candidates: Sequence[object], why: str | None) -> Blamed:
-    """Of no stack, where several have a file of this name and none of them the line."""
+    """Return an unattributed line: several stacks have a file of this name, but none has the line."""
     return replace(answer, stack=answer.stack if len(candidates) == 1 else None, why=why)
 
 
 def _alike(old: bytes, new: bytes) -> int:
-    """How many lines both have."""
+    """Return the number of lines in common."""
     return sum(end - start for tag, _, _, start, end in matching(old, new) if tag == "equal")
 
 
@@ -328,7 +329,7 @@ def _after(path: bytes, before: bytes | None, patches: Sequence[StackPatch]) -> 
 
 
 def _fits(content: bytes | None, places: Sequence[SourceLine]) -> bool:
-    """Whether every line that a traceback told the text of reads so."""
+    """Whether the file has every line whose text the traceback shows."""
     told = [p for p in places if p.said is not None]
     return content is not None and bool(told) and all(_text(content, p.line) == p.said for p in told)
 

@@ -1,4 +1,4 @@
-"""Local edits in the trees of a workspace: a diff to what was applied, with the owner of the lines that each hunk changes."""
+"""Local edits in the trees of a workspace, as a diff to the applied state with the owner of the lines changed by each hunk."""
 
 from __future__ import annotations
 
@@ -25,35 +25,35 @@ UPSTREAM = "upstream"
 
 @dataclass(frozen=True)
 class EditedHunk:
-    """One hunk."""
+    """A hunk of a local edit."""
 
-    line: Annotated[int, Doc("its first changed line in the file that is there")]
-    owners: Annotated[tuple[str, ...], Doc("whose lines it changes: features, or upstream")]
-    diff: Annotated[tuple[str, ...], Doc("its lines, the first begins with @@")]
+    line: Annotated[int, Doc("first changed line in the current file")]
+    owners: Annotated[tuple[str, ...], Doc("owners of the changed lines: feature names or `upstream`")]
+    diff: Annotated[tuple[str, ...], Doc("lines of the hunk, starting with the `@@` header")]
 
 
 @dataclass(frozen=True)
 class EditedFile:
     """An edited file."""
 
-    path: Annotated[str, Doc("in the tree")]
-    state: Annotated[str, Doc("changed, deleted or binary")]
-    hunks: Annotated[tuple[EditedHunk, ...], Doc("none unless it is changed")] = ()
+    path: Annotated[str, Doc("path in the tree")]
+    state: Annotated[str, Doc("`changed`, `deleted` or `binary`")]
+    hunks: Annotated[tuple[EditedHunk, ...], Doc("edited hunks; empty unless `state` is `changed`")] = ()
 
 
 @dataclass(frozen=True)
 class EditedTree:
     """A tree of the workspace."""
 
-    upstream: Annotated[str, Doc("its name")]
-    stack: Annotated[str, Doc("the stack's name")]
-    folder: Annotated[str, Doc("the full path")]
-    files: Annotated[tuple[EditedFile, ...], Doc("files that are not as they were applied")] = ()
-    problem: Annotated[str | None, Doc("why the tree cannot be looked at")] = None
+    upstream: Annotated[str, Doc("upstream name")]
+    stack: Annotated[str, Doc("stack name")]
+    folder: Annotated[str, Doc("absolute path of the tree")]
+    files: Annotated[tuple[EditedFile, ...], Doc("files that differ from the applied state")] = ()
+    problem: Annotated[str | None, Doc("why the tree cannot be inspected; null if it can")] = None
 
 
 def drift_of_workspace(workspace: Path) -> list[EditedTree]:
-    """Every tree, from its own repository. Raises WrongUse where nothing was applied, BadManifest for a broken state."""
+    """Return every tree, from its own repository. Raises WrongUse if nothing is applied, BadManifest for a broken state."""
     state = load_state(workspace)
     if state is None or not state.trees:
         raise WrongUse(f"nothing was applied to {workspace}", hint="name the workspace with --workspace DIR")
@@ -94,7 +94,7 @@ def _hunks(old: bytes, new: bytes, owners: Sequence[str]) -> Iterator[EditedHunk
             if tag == "equal":
                 lines += [" " + _text(line) for line in before[i:j]]
                 continue
-            # of lines that are only added, those around them
+            # for a pure addition, the surrounding lines
             touched += owners[i:j] if j > i else owners[max(0, i - 1) : i + 1]
             lines += ["-" + _text(line) for line in before[i:j]] + ["+" + _text(line) for line in after[k:m]]
         first, last = group[0], group[-1]

@@ -1,4 +1,4 @@
-"""A new release from an older one: which stacks move where, how far a bump is, and how its patches differ from the old ones."""
+"""Derives a new release from an older one: which stacks move where, the progress, and how the patches differ."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ Class = Literal["same", "context", "content", "added", "dropped", "postponed"]
 
 @dataclass(frozen=True)
 class StackMove:
-    """A stack that goes to another revision."""
+    """A stack that moves to another revision."""
 
-    upstream: Annotated[str, Doc("its upstream")]
-    stack: Annotated[str, Doc("the stack of the old release")]
-    to: Annotated[str, Doc("the tag, branch, commit or version")]
-    why: Annotated[str, Doc("who asked for it")]
+    upstream: Annotated[str, Doc("upstream name")]
+    stack: Annotated[str, Doc("stack in the old release")]
+    to: Annotated[str, Doc("target tag, branch, commit or version")]
+    why: Annotated[str, Doc("what requested the move")]
 
 
 @dataclass(frozen=True)
@@ -51,19 +51,19 @@ class BumpState:
 
 
 def state_file(root: Path) -> Path:
-    """The one bump of a distribution; beside the work trees of its rebases."""
+    """Return the state file of the distribution's only bump; it is next to the work trees of its rebases."""
     return root / "edit" / ".bump.json"
 
 
 def write_state(root: Path, state: BumpState) -> BumpState:
-    """Write the state; returns it."""
+    """Write the state and return it."""
     make_folder(state_file(root).parent)
     replace_file(state_file(root), json.dumps({"version": _VERSION, **asdict(state)}, indent=1).encode())
     return state
 
 
 def read_state(root: Path) -> BumpState:
-    """Read the state. Raises WrongUse if no bump is under way, BadManifest for what patchctl did not write."""
+    """Read the state. Raises WrongUse if no bump is under way, BadManifest if patchctl did not write the file."""
     file = state_file(root)
     try:
         data = json.loads(file.read_bytes())
@@ -108,10 +108,10 @@ def check_new(dist: Distribution, old: Release, new: str) -> None:
 def find_moves(
     drifting: Drifting, stacks: Mapping[str, Stack], only: Sequence[str], python: str | None
 ) -> list[StackMove]:
-    """The stacks that move: those of `only` (UPSTREAM or UPSTREAM@REVISION), else the ones that name others.
+    """Return the stacks that move: those of `only` (UPSTREAM or UPSTREAM@REVISION), else upstreams that name companions.
 
-    An upstream that names revisions of others (`companions`) goes to its newest release, and the others to the newer
-    releases that it names there. Raises SourceUnavailable if an upstream that has to be asked cannot be, WrongUse.
+    An upstream that names revisions of others (`companions`) moves to its newest release, and the others to the newer
+    releases that it names there. Raises SourceUnavailable if a required upstream cannot be queried, WrongUse.
     """
     moves = dict[str, StackMove]()
     leading = only or [name for name in stacks if drifting.dist.upstream(name).companions]
@@ -139,7 +139,7 @@ def _companions(drifting: Drifting, stack: Stack, revision: str) -> Mapping[str,
 
 
 def release_text(old: Release, new: str, stacks: Mapping[str, Stack], requirements: str | None = None) -> str:
-    """The manifest of a release that extends another one and has these stacks, and a requirement set if it needs its own."""
+    """Return the manifest of a release that extends another, with these stacks and, if needed, its own requirement set."""
     what = " and ".join(f"{u} {s.pin.tag or s.name}" for u, s in stacks.items())
     rows = [f"  {upstream}: {stack.name}" for upstream, stack in stacks.items()]
     lines = [
@@ -175,7 +175,7 @@ def own_requirements(dist: Distribution, new: str) -> str | None:
     if not list(stale(dist, there, read_declared(there))):
         return None
     make_folder(folder := there.folder.with_name(new))
-    # With its locks, so that versions stay where they can, and its declared.txt: stacks that stay need no source.
+    # Includes the locks, so that versions stay where possible, and declared.txt, so that unmoved stacks need no source.
     for file in there.folder.iterdir():
         data = file.read_bytes()
         own = data.replace(f'name: "{named}"'.encode(), f'name: "{new}"'.encode(), 1)
@@ -193,19 +193,20 @@ def _loads(text: str, new: str) -> None:
 class PatchClass:
     """How a patch of the new stack differs from the old stack's."""
 
-    feature: Annotated[str, Doc("its feature")]
+    feature: Annotated[str, Doc("feature name")]
     kind: Annotated[
         Class,
         Doc(
-            "same (byte for byte), context (the same lines, other surroundings), content, added, dropped, or postponed"
+            "`same` (byte for byte), `context` (same changed lines, different context), `content`, `added`, `dropped`"
+            " or `postponed`"
         ),
     ]
-    reason: Annotated[str | None, Doc("why it was dropped or postponed")] = None
-    proof: Annotated[str | None, Doc("why no record proves it on the new stack; null if one does")] = None
+    reason: Annotated[str | None, Doc("why the patch was dropped or postponed; null otherwise")] = None
+    proof: Annotated[str | None, Doc("why no record proves the patch on the new stack; null if one does")] = None
 
 
 def compare_stacks(dist: Distribution, old: Stack, new: Stack) -> list[PatchClass]:
-    """Each patch of either stack, in the new stack's order, those that are gone last."""
+    """Compare the patches of two stacks, in the new stack's order, dropped ones last."""
     before = {p.feature: p for p in load_patches(dist, old)}
     evidence, patches = Evidence(dist), load_patches(dist, new)
     found = [PatchClass(p.feature, _kind(before.get(p.feature), p), proof=evidence.unproven(new, p)) for p in patches]
@@ -224,7 +225,7 @@ def _kind(before: StackPatch | None, after: StackPatch) -> Class:
 
 
 def _lines(patch: StackPatch) -> list[object]:
-    """What a patch changes: paths, removed and added lines, carried files; no context and no line numbers."""
+    """Return what a patch changes: paths, removed and added lines, carried files; no context and no line numbers."""
     changes = [
         (c.kind, c.old_path, c.new_path, [line for h in c.hunks for line in _changed(h)]) for c in patch.patch.changes
     ]

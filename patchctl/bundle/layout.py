@@ -58,9 +58,9 @@ class NewerBundle(Exception):
 class BundleMember:
     """A file of the bundle."""
 
-    name: Annotated[str, Doc("below the top folder")]
-    size: Annotated[int, Doc("bytes")]
-    sha256: Annotated[str, Doc("its digest")]
+    name: Annotated[str, Doc("path below the bundle's top folder")]
+    size: Annotated[int, Doc("size in bytes")]
+    sha256: Annotated[str, Doc("sha256 of the file")]
     executable: bool = False
 
 
@@ -68,11 +68,11 @@ class BundleMember:
 class BundledSource:
     """One form of an upstream's pin. Form git has `commit` and `tree`, form sdist `version` and `sha256`."""
 
-    upstream: Annotated[str, Doc("its name")]
-    form: Annotated[str, Doc("git or sdist")]
-    commit: Annotated[str | None, Doc("form git: the pinned commit")]
-    version: Annotated[str | None, Doc("form sdist: the version")]
-    member: Annotated[str, Doc("its file in the bundle")]
+    upstream: Annotated[str, Doc("upstream name")]
+    form: Annotated[str, Doc("source form: `git` or `sdist`")]
+    commit: Annotated[str | None, Doc("pinned commit; null for form `sdist`")]
+    version: Annotated[str | None, Doc("version of the source distribution; null for form `git`")]
+    member: Annotated[str, Doc("path of the source in the bundle")]
     tree: str | None = None
     sha256: str | None = None
 

@@ -56,20 +56,18 @@ class Trust:
 
 @dataclass(frozen=True)
 class Signer:
-    """Who signed."""
+    """The signer of a bundle."""
 
-    principal: Annotated[str | None, Doc("the identity in the list of allowed signers; null when it is created")]
-    key: Annotated[str, Doc("kind and fingerprint of the key")]
+    principal: Annotated[str | None, Doc("identity in the allowed-signers list; null when creating a signature")]
+    key: Annotated[str, Doc("type and fingerprint of the key")]
 
 
 @dataclass(frozen=True)
 class Signature:
     """The good signatures in `file`. `sha256` is the digest of the signed bytes."""
 
-    file: Annotated[Path, Doc("where it is")]
-    signers: Annotated[
-        tuple[Signer, ...], Doc("who signed; of a bundle that is checked, those whom the list of allowed signers has")
-    ]
+    file: Annotated[Path, Doc("path of the signature file")]
+    signers: Annotated[tuple[Signer, ...], Doc("signers; when verifying, only those in the allowed-signers list")]
     sha256: str
 
 

@@ -24,104 +24,106 @@ from patchctl.stack.select import parse_feature
 class ProfileRow:
     """A profile."""
 
-    name: Annotated[str, Doc("its name")]
-    summary: Annotated[str, Doc("what it is for")]
-    stacks: Annotated[dict[str, str], Doc("by upstream: the stack")]
-    without: Annotated[tuple[str, ...], Doc("features that it leaves out")]
-    runtime: Annotated[dict[str, str], Doc("by requirement: the version")]
-    patches: Annotated[int, Doc("how many it applies")]
-    release: Annotated[str | None, Doc("the release; null where the profile names its stacks itself")] = None
+    name: Annotated[str, Doc("profile name")]
+    summary: Annotated[str, Doc("one-line summary")]
+    stacks: Annotated[dict[str, str], Doc("stack of each upstream")]
+    without: Annotated[tuple[str, ...], Doc("features that the profile leaves out")]
+    runtime: Annotated[dict[str, str], Doc("version of each runtime requirement")]
+    patches: Annotated[int, Doc("number of patches that the profile applies")]
+    release: Annotated[str | None, Doc("release name; null if the profile names its stacks itself")] = None
 
 
 @dataclass(frozen=True)
 class ReleaseRow:
     """A release."""
 
-    name: Annotated[str, Doc("its name, its month")]
-    summary: Annotated[str, Doc("what it is")]
-    stacks: Annotated[dict[str, str], Doc("by upstream: the stack")]
-    runtime: Annotated[dict[str, str], Doc("by requirement: the version")]
-    requirements: Annotated[str | None, Doc("the folder in `manifests/requirements/`")]
-    pinned: Annotated[dict[str, str], Doc("by upstream that is not patched: the commit")]
-    environment: Annotated[str | None, Doc("the virtual environment of its behaviour tests")]
-    profiles: Annotated[tuple[str, ...], Doc("the profiles that stand on it")]
+    name: Annotated[str, Doc("release name, a year and month")]
+    summary: Annotated[str, Doc("one-line summary")]
+    stacks: Annotated[dict[str, str], Doc("stack of each upstream")]
+    runtime: Annotated[dict[str, str], Doc("version of each runtime requirement")]
+    requirements: Annotated[str | None, Doc("folder in `manifests/requirements/`; null for none")]
+    pinned: Annotated[dict[str, str], Doc("commit of each upstream that is pinned but not patched")]
+    environment: Annotated[str | None, Doc("environment folder for behaviour tests; null for none")]
+    profiles: Annotated[tuple[str, ...], Doc("profiles that support the release")]
 
 
 @dataclass(frozen=True)
 class StackRow:
     """A stack and its pin."""
 
-    upstream: Annotated[str, Doc("its name")]
-    stack: Annotated[str, Doc("the stack's name")]
-    commit: Annotated[str, Doc("the pin: its commit, or `sdist:SHA256` where the source distribution alone is pinned")]
-    tag: Annotated[str | None, Doc("the tag that named it")]
-    sdist: Annotated[str | None, Doc("the version of the source distribution")]
-    extends: Annotated[str | None, Doc("the stack whose patches come first")]
-    patches: Annotated[int, Doc("how many, those of `extends` included")]
-    profiles: Annotated[tuple[str, ...], Doc("the profiles that use it")]
+    upstream: Annotated[str, Doc("upstream name")]
+    stack: Annotated[str, Doc("stack name")]
+    commit: Annotated[str, Doc("pinned commit, or `sdist:SHA256` if only the source distribution is pinned")]
+    tag: Annotated[str | None, Doc("tag that named the commit")]
+    sdist: Annotated[str | None, Doc("version of the source distribution; null if none is pinned")]
+    extends: Annotated[str | None, Doc("stack whose patches come first")]
+    patches: Annotated[int, Doc("number of patches, including those of `extends`")]
+    profiles: Annotated[tuple[str, ...], Doc("profiles that use the stack")]
 
 
 @dataclass(frozen=True)
 class PatchRow:
     """A patch in a stack. `profiles` apply it: a profile may use the stack but leave the patch out."""
 
-    upstream: Annotated[str, Doc("its upstream")]
-    stack: Annotated[str, Doc("the stack's name")]
-    number: Annotated[int, Doc("its place in the stack, from 1")]
-    file: Annotated[str, Doc("the file's name")]
-    kind: Annotated[str, Doc("feature or bugfix")]
-    feature: Annotated[str, Doc("its feature")]
-    subject: Annotated[str, Doc("what it does")]
-    switch: Annotated[str | None, Doc("the setting that turns it on; none for a fix")]
-    upstream_status: Annotated[str | None, Doc("Pending, Submitted, Backport, Inappropriate")]
-    profiles: Annotated[tuple[str, ...], Doc("the profiles that apply it")]
+    upstream: Annotated[str, Doc("upstream name")]
+    stack: Annotated[str, Doc("stack name")]
+    number: Annotated[int, Doc("position in the stack, from 1")]
+    file: Annotated[str, Doc("file name of the patch")]
+    kind: Annotated[str, Doc("`feature` or `bugfix`")]
+    feature: Annotated[str, Doc("feature name")]
+    subject: Annotated[str, Doc("subject line of the patch")]
+    switch: Annotated[str | None, Doc("setting that enables the feature; `none` for a fix")]
+    upstream_status: Annotated[
+        str | None, Doc("`Upstream-Status` trailer: Pending, Submitted, Backport or Inappropriate")
+    ]
+    profiles: Annotated[tuple[str, ...], Doc("profiles that apply the patch")]
 
 
 @dataclass(frozen=True)
 class RequirementRow:
     """Something that profiles run on."""
 
-    name: Annotated[str, Doc("its name")]
-    summary: Annotated[str, Doc("what it is")]
-    kind: Annotated[str, Doc("python or system")]
-    distribution: Annotated[str | None, Doc("its name on the package index")]
-    versions: Annotated[dict[str, str], Doc("by profile: the version that it was chosen for")]
+    name: Annotated[str, Doc("requirement name")]
+    summary: Annotated[str, Doc("one-line summary")]
+    kind: Annotated[str, Doc("`python` or `system`")]
+    distribution: Annotated[str | None, Doc("name on the package index; null for kind `system`")]
+    versions: Annotated[dict[str, str], Doc("required version by profile")]
 
 
 @dataclass(frozen=True)
 class FileRow:
     """A file of a patch."""
 
-    path: Annotated[str, Doc("in the upstream tree")]
-    change: Annotated[str, Doc("add, delete, modify, rename, copy or carried")]
-    added: Annotated[int | None, Doc("lines; null for a binary file")]
-    removed: Annotated[int | None, Doc("lines; null for a binary file")]
+    path: Annotated[str, Doc("path in the upstream tree")]
+    change: Annotated[str, Doc("`add`, `delete`, `modify`, `rename`, `copy` or `carried`")]
+    added: Annotated[int | None, Doc("lines added; null for a binary file")]
+    removed: Annotated[int | None, Doc("lines removed; null for a binary file")]
 
 
 @dataclass(frozen=True)
 class PatchDetail:
     """One patch file."""
 
-    file: Annotated[str, Doc("the patch file, below the distribution where it lies there")]
-    row: Annotated[PatchRow | None, Doc("as in list; null when no stack lists the file")]
-    feature: Annotated[str, Doc("its feature")]
-    author: Annotated[str, Doc("name and address")]
-    subject: Annotated[str, Doc("what it does")]
-    need: Annotated[str, Doc("why it is needed")]
-    change: Annotated[str, Doc("what changes")]
-    risk: Annotated[str, Doc("what could go wrong")]
-    switch: Annotated[str | None, Doc("the setting that turns it on; none for a fix")]
-    upstream_status: Annotated[str | None, Doc("as in the header")]
-    drop_when: Annotated[str | None, Doc("when it can go")]
-    digest: Annotated[str, Doc("sha256 over the patch and its carried files")]
-    files: Annotated[tuple[FileRow, ...], Doc("the files that it changes and carries")]
-    stacks: Annotated[tuple[StackRow, ...], Doc("the stacks that hold it")]
-    profiles: Annotated[tuple[str, ...], Doc("the profiles that apply it")]
-    requires: Annotated[tuple[str, ...], Doc("as in the header")]
-    required_by: Annotated[tuple[str, ...], Doc("FEATURE@UPSTREAM of those that require it")]
-    tests: Annotated[tuple[str, ...], Doc("its behaviour tests")]
-    mutants: Annotated[tuple[str, ...], Doc("the mutations that turn them red")]
-    diff: Annotated[str | None, Doc("with `--diff`", optional=True)]
+    file: Annotated[str, Doc("path of the patch file, relative to the distribution if inside it")]
+    row: Annotated[PatchRow | None, Doc("entry as in `list`; null if no stack lists the file")]
+    feature: Annotated[str, Doc("feature name")]
+    author: Annotated[str, Doc("author name and e-mail address")]
+    subject: Annotated[str, Doc("subject line of the patch")]
+    need: Annotated[str, Doc("why the patch is needed")]
+    change: Annotated[str, Doc("what the patch changes")]
+    risk: Annotated[str, Doc("what can go wrong")]
+    switch: Annotated[str | None, Doc("setting that enables the feature; `none` for a fix")]
+    upstream_status: Annotated[str | None, Doc("`Upstream-Status` trailer")]
+    drop_when: Annotated[str | None, Doc("condition for dropping the patch")]
+    digest: Annotated[str, Doc("sha256 of the patch and its carried files")]
+    files: Annotated[tuple[FileRow, ...], Doc("files that the patch changes or carries")]
+    stacks: Annotated[tuple[StackRow, ...], Doc("stacks that contain the patch")]
+    profiles: Annotated[tuple[str, ...], Doc("profiles that apply the patch")]
+    requires: Annotated[tuple[str, ...], Doc("`Requires` trailer")]
+    required_by: Annotated[tuple[str, ...], Doc("features that require it, as FEATURE@UPSTREAM")]
+    tests: Annotated[tuple[str, ...], Doc("behaviour tests of the feature")]
+    mutants: Annotated[tuple[str, ...], Doc("mutations that these tests must detect")]
+    diff: Annotated[str | None, Doc("with `--diff`: text of the diff", optional=True)]
 
 
 def go_together(profiles: Iterable[Profile | ProfileRow], one: tuple[str, str], other: tuple[str, str]) -> bool:

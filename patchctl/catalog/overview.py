@@ -23,9 +23,9 @@ from patchctl.manifest.types import Stack
 class LockedTip:
     """The commit that a stack gives from one form, with the features `without` left out."""
 
-    form: Annotated[str, Doc("git or sdist")]
-    without: Annotated[tuple[str, ...], Doc("the features that are left out")]
-    tip_commit: Annotated[str, Doc("the last patch's commit")]
+    form: Annotated[str, Doc("source form: `git` or `sdist`")]
+    without: Annotated[tuple[str, ...], Doc("features left out")]
+    tip_commit: Annotated[str, Doc("commit of the last patch")]
 
 
 @dataclass(frozen=True)
@@ -33,18 +33,22 @@ class OverviewStack:
     """A stack."""
 
     row: Annotated[StackRow, Spread()]
-    locked: Annotated[tuple[LockedTip, ...], Doc("what its lock promises; with `--profile`, to that profile")]
-    dropped: Annotated[dict[str, str], Doc("by feature of the stack before: why this one does not have it")]
-    postponed: Annotated[dict[str, str], Doc("by feature of the stack before: why this one does not have it yet")]
+    locked: Annotated[
+        tuple[LockedTip, ...], Doc("tips recorded in the lock; with `--profile`, only those of the profile")
+    ]
+    dropped: Annotated[dict[str, str], Doc("features of the previous stack that this one dropped, with the reason")]
+    postponed: Annotated[
+        dict[str, str], Doc("features of the previous stack not yet ported to this one, with the reason")
+    ]
 
 
 @dataclass(frozen=True)
 class ProofRun:
     """A summary of a record."""
 
-    date: Annotated[str, Doc("of the newest run in the record")]
-    tests: Annotated[dict[str, int], Doc("how many tests of each mark")]
-    mutants: Annotated[int, Doc("how many mutations")]
+    date: Annotated[str, Doc("date of the newest run in the record")]
+    tests: Annotated[dict[str, int], Doc("number of tests by mark")]
+    mutants: Annotated[int, Doc("number of mutations")]
 
 
 @dataclass(frozen=True)
@@ -52,17 +56,17 @@ class OverviewPatch:
     """A patch in a stack."""
 
     row: Annotated[PatchRow, Spread()]
-    path: Annotated[str, Doc("its file below the distribution")]
-    need: Annotated[str, Doc("why it is needed")]
-    change: Annotated[str, Doc("what changes")]
-    risk: Annotated[str, Doc("what could go wrong")]
-    drop_when: Annotated[str | None, Doc("when it can go")]
-    requires: Annotated[tuple[str, ...], Doc("FEATURE@UPSTREAM")]
-    files: Annotated[tuple[FileRow, ...], Doc("the files that it changes and carries")]
-    tests: Annotated[tuple[str, ...], Doc("its behaviour tests")]
-    mutants: Annotated[tuple[str, ...], Doc("the mutations that turn them red")]
-    unproven: Annotated[str | None, Doc("why no record shows that it works here; null where one does")]
-    run: Annotated[ProofRun | None, Doc("what its record is of")]
+    path: Annotated[str, Doc("path of the patch file in the distribution")]
+    need: Annotated[str, Doc("why the patch is needed")]
+    change: Annotated[str, Doc("what the patch changes")]
+    risk: Annotated[str, Doc("what can go wrong")]
+    drop_when: Annotated[str | None, Doc("condition for dropping the patch")]
+    requires: Annotated[tuple[str, ...], Doc("required features, as FEATURE@UPSTREAM")]
+    files: Annotated[tuple[FileRow, ...], Doc("files that the patch changes or carries")]
+    tests: Annotated[tuple[str, ...], Doc("behaviour tests of the feature")]
+    mutants: Annotated[tuple[str, ...], Doc("mutations that these tests must detect")]
+    unproven: Annotated[str | None, Doc("why no record proves the patch on this stack; null if one does")]
+    run: Annotated[ProofRun | None, Doc("summary of the record; null if there is none")]
 
     @property
     def name(self) -> str:
@@ -73,29 +77,29 @@ class OverviewPatch:
 class RecipeRow:
     """A recipe of an extension."""
 
-    profile: Annotated[str, Doc("the profile")]
-    recipe: Annotated[str, Doc("its name there")]
-    summary: Annotated[str, Doc("what it trains")]
-    nodes: Annotated[int, Doc("how many nodes it is for")]
-    devices_per_node: Annotated[int, Doc("devices of each")]
-    module: Annotated[str, Doc("the entry module")]
-    needs: Annotated[tuple[str, ...], Doc("features, or FEATURE@UPSTREAM")]
-    limits: Annotated[tuple[str, ...], Doc("what does not work at these pins")]
-    release: Annotated[str | None, Doc("the release that the profile is taken on")] = None
+    profile: Annotated[str, Doc("profile name")]
+    recipe: Annotated[str, Doc("recipe name")]
+    summary: Annotated[str, Doc("one-line summary")]
+    nodes: Annotated[int, Doc("number of nodes")]
+    devices_per_node: Annotated[int, Doc("devices per node")]
+    module: Annotated[str, Doc("entry module")]
+    needs: Annotated[tuple[str, ...], Doc("required features, as FEATURE or FEATURE@UPSTREAM")]
+    limits: Annotated[tuple[str, ...], Doc("known limitations at these pins")]
+    release: Annotated[str | None, Doc("release of the profile")] = None
 
 
 @dataclass(frozen=True)
 class Overview:
-    """The whole overview. `profile` is the one requested."""
+    """The whole overview, of `profile` only if one is given."""
 
-    profile: Annotated[str | None, Doc("`--profile`")]
-    profiles: Annotated[tuple[ProfileRow, ...], Doc("as in list")]
-    stacks: Annotated[tuple[OverviewStack, ...], Doc("in the order of upstreams.yaml")]
+    profile: Annotated[str | None, Doc("value of `--profile`")]
+    profiles: Annotated[tuple[ProfileRow, ...], Doc("profiles, as in `list`")]
+    stacks: Annotated[tuple[OverviewStack, ...], Doc("stacks, in the order of upstreams.yaml")]
     patches: Annotated[
         tuple[OverviewPatch, ...],
-        Doc("in the order they apply; the page holds them too, as JSON in the element `data`"),
+        Doc("patches, in the order they apply; the page embeds them as JSON in the element `data`"),
     ]
-    recipes: Annotated[tuple[RecipeRow, ...], Doc("by profile and name")]
+    recipes: Annotated[tuple[RecipeRow, ...], Doc("recipes, sorted by profile and name")]
 
 
 def overview(dist: Distribution, profile: str | None) -> Overview:

@@ -86,93 +86,96 @@ class Request:
 class NodeFault:
     """A finding of a node's own check."""
 
-    rule: Annotated[str, Doc("an id of lint-rules.md")]
-    message: Annotated[str, Doc("the fault")]
-    file: Annotated[str, Doc("below the workspace, where it lies there")]
-    severity: Annotated[str, Doc("error or note")] = "error"
-    upstream: Annotated[str | None, Doc("whose")] = None
+    rule: Annotated[str, Doc("rule id from lint-rules.md")]
+    message: Annotated[str, Doc("description of the fault")]
+    file: Annotated[str, Doc("path, relative to the workspace if inside it")]
+    severity: Annotated[str, Doc("`error` or `note`")] = "error"
+    upstream: Annotated[str | None, Doc("upstream name")] = None
 
 
 @dataclass(frozen=True)
 class TreeFacts:
     """A tree of a node."""
 
-    upstream: Annotated[str, Doc("its name")]
-    stack: Annotated[str, Doc("the stack's name")]
-    form: Annotated[str, Doc("git or sdist")]
-    folder: Annotated[str, Doc("where it lies")]
-    tip_commit: Annotated[str, Doc("the last patch's commit, by the state")]
-    tip_tree: Annotated[str, Doc("its tree, by the state")]
-    tree: Annotated[str | None, Doc("the tree that the files on disk make; null where they cannot be read")]
-    patches: Annotated[int, Doc("how many are applied")]
-    left_out: Annotated[list[str], Doc("the features that are not in the tree")]
-    lock: Annotated[str, Doc("equal, silent, or what is different")]
+    upstream: Annotated[str, Doc("upstream name")]
+    stack: Annotated[str, Doc("stack name")]
+    form: Annotated[str, Doc("source form: `git` or `sdist`")]
+    folder: Annotated[str, Doc("folder of the tree")]
+    tip_commit: Annotated[str, Doc("commit of the last patch, according to the state file")]
+    tip_tree: Annotated[str, Doc("tree id of that commit, according to the state file")]
+    tree: Annotated[str | None, Doc("tree id of the files on disk; null if they cannot be read")]
+    patches: Annotated[int, Doc("number of applied patches")]
+    left_out: Annotated[list[str], Doc("features not in the tree")]
+    lock: Annotated[str, Doc("`equal`, `silent`, or a description of the difference")]
 
 
 @dataclass(frozen=True)
 class SeenPackage:
-    """An import package as one kind of process finds it."""
+    """An import package as one kind of process resolves it."""
 
     view: Annotated[
-        str, Doc("worker; spawned, a process that a worker spawned, as engines are; python, with `--python`")
+        str,
+        Doc("process kind: `worker`, `spawned` (started by a worker, as engines are) or `python` (with `--python`)"),
     ]
-    upstream: Annotated[str, Doc("whose package")]
-    package: Annotated[str, Doc("its name")]
-    place: Annotated[str | None, Doc("where it is found")]
-    ours: Annotated[bool, Doc("that is the workspace's tree")]
-    version: Annotated[str | None, Doc("as its metadata has it")]
-    error: Annotated[str | None, Doc("why it cannot be found")]
+    upstream: Annotated[str, Doc("upstream that owns the package")]
+    package: Annotated[str, Doc("package name")]
+    place: Annotated[str | None, Doc("location of the package; null if not found")]
+    ours: Annotated[bool, Doc("true if the location is in the workspace's tree")]
+    version: Annotated[str | None, Doc("version in the package metadata")]
+    error: Annotated[str | None, Doc("why the package cannot be found")]
 
 
 @dataclass(frozen=True)
 class Failed:
     """A patchctl error on a node."""
 
-    kind: Annotated[str, Doc("as in patchctl.error/1")]
-    exit_code: Annotated[int, Doc("what `patchctl` would end with there")]
-    what: Annotated[str, Doc("the message")]
-    hint: Annotated[str | None, Doc("what to try")] = None
+    kind: Annotated[str, Doc("error kind, as in `patchctl.error/1`")]
+    exit_code: Annotated[int, Doc("exit code that `patchctl` would return on the node")]
+    what: Annotated[str, Doc("error message")]
+    hint: Annotated[str | None, Doc("suggested action")] = None
 
 
 @dataclass(frozen=True)
 class NodeFacts:
     """Everything that a node reports.
 
-    `identity` identifies the workspace's folder on its file system, so that nodes sharing it are recognised.
-    `changed` and `stashed` are of `apply`.
+    `identity` identifies the workspace's folder on its file system, so that nodes sharing it are recognised. `changed`
+    and `stashed` are set by `apply`.
     """
 
-    host: Annotated[str, Doc("the host's name")]
-    workspace: Annotated[str, Doc("the workspace there")]
+    host: Annotated[str, Doc("host name")]
+    workspace: Annotated[str, Doc("workspace path on the node")]
     identity: list[str]
-    python: Annotated[str, Doc("the interpreter of its workers")]
-    python_version: Annotated[str, Doc("its version")]
-    ray: Annotated[str, Doc("the version of Ray in a worker")]
-    interpreter: Annotated[str, Doc("the Python whose packages were looked at")]
-    packages: Annotated[dict[str, str | None], Doc("by requirement: the version; what is not installed is left out")]
+    python: Annotated[str, Doc("Python interpreter of the node's workers")]
+    python_version: Annotated[str, Doc("version of that interpreter")]
+    ray: Annotated[str, Doc("version of Ray in a worker")]
+    interpreter: Annotated[str, Doc("Python interpreter whose packages were inspected")]
+    packages: Annotated[
+        dict[str, str | None], Doc("installed version by requirement; uninstalled requirements are omitted")
+    ]
     environment: Annotated[
         dict[str, str | None],
-        Doc("the variables that are set; the workspace's folder is written WORKSPACE, a secret `(set)`"),
+        Doc("environment variables that are set; the workspace path is replaced by WORKSPACE, secrets by `(set)`"),
     ]
-    seen: Annotated[list[SeenPackage], Doc("where the packages of the trees are found")] = field(default_factory=list)
-    unseen: Annotated[dict[str, str], Doc("by view: why nobody could tell")] = field(default_factory=dict)
-    applied: Annotated[bool, Doc("there is a workspace")] = False
-    profile: Annotated[str | None, Doc("what it holds; null after a revert")] = None
+    seen: Annotated[list[SeenPackage], Doc("locations of the trees' packages")] = field(default_factory=list)
+    unseen: Annotated[dict[str, str], Doc("why a view could not be inspected, by view")] = field(default_factory=dict)
+    applied: Annotated[bool, Doc("true if there is a workspace")] = False
+    profile: Annotated[str | None, Doc("profile in the workspace; null after `revert`")] = None
     without: Annotated[list[str], Doc("features left out with `--without`")] = field(default_factory=list)
-    root: Annotated[str | None, Doc("the distribution that it was made from")] = None
-    lock_digest: Annotated[str | None, Doc("over the locks of that distribution, where it is on the node")] = None
-    distribution_digest: Annotated[str | None, Doc("over its manifests, locks, patches and carried files")] = None
-    trees: Annotated[list[TreeFacts], Doc("by name")] = field(default_factory=list)
-    faults: Annotated[list[NodeFault], Doc("what the node's own check found, at most 20 of a kind in a tree")] = field(
+    root: Annotated[str | None, Doc("distribution that the workspace was created from")] = None
+    lock_digest: Annotated[str | None, Doc("digest of that distribution's locks; null if it is not on the node")] = None
+    distribution_digest: Annotated[str | None, Doc("digest of its manifests, locks, patches and carried files")] = None
+    trees: Annotated[list[TreeFacts], Doc("trees, sorted by name")] = field(default_factory=list)
+    faults: Annotated[list[NodeFault], Doc("findings of the node's own check, at most 20 of a kind per tree")] = field(
         default_factory=list
     )
-    not_checked: Annotated[list[str], Doc("what could not be checked there")] = field(default_factory=list)
+    not_checked: Annotated[list[str], Doc("what could not be checked on the node")] = field(default_factory=list)
     changed: list[str] = field(default_factory=list)
     stashed: dict[str, str] = field(default_factory=dict)
-    failed: Annotated[Failed | None, Doc("why there is no more")] = None
-    seconds: Annotated[dict[str, float], Doc("how long the parts took")] = field(default_factory=dict)
+    failed: Annotated[Failed | None, Doc("error that ended the check; null if it completed")] = None
+    seconds: Annotated[dict[str, float], Doc("duration of each part, in seconds")] = field(default_factory=dict)
     machine: MachineFacts | None = None
-    release: Annotated[str | None, Doc("the release that it is on")] = None
+    release: Annotated[str | None, Doc("release that the workspace is on")] = None
 
     def as_json(self) -> dict[str, Any]:
         return asdict(self)

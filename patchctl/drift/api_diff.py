@@ -1,9 +1,9 @@
-"""Compares the signatures of upstream names that patches use, between two trees: a diff that still applies says nothing of them.
+"""Compares the signatures of upstream names that patches use, between two trees: a patch can apply and still break.
 
-Works on syntax trees; nothing is imported. A use is followed through imports and re-exports to the upstream file that defines it:
-functions, classes with their constructor, methods through base classes, fields, constants. Variables are followed if their class
-stands beside them (`config: RolloutConfig`, `x = Thing()`, `self`), no further. A changed annotation is no change; the names,
-order, kinds and defaults of parameters are.
+Works on syntax trees; nothing is imported. A use is followed through imports and re-exports to the upstream file that
+defines it: functions, classes with their constructor, methods through base classes, fields, constants. Variables are
+followed only if their class is evident (`config: RolloutConfig`, `x = Thing()`, `self`). Annotations are ignored;
+names, order, kinds and defaults of parameters count.
 """
 
 from __future__ import annotations
@@ -24,8 +24,9 @@ _Scope = dict[str, tuple[str, ...]]
 
 @dataclass(frozen=True)
 class PatchedSource:
-    """A Python file that a patch writes: its path in the tree, its content with the patch, and the lines that are the patch's
-    (from 1); None for all of them, as of a carried file."""
+    """A Python file written by a patch: its path in the tree, its patched content, and the patch's lines (from 1; None
+    for all, as in a carried file).
+    """
 
     path: str
     data: bytes
@@ -36,15 +37,15 @@ class PatchedSource:
 class ApiChange:
     """An upstream name that changed."""
 
-    name: Annotated[str, Doc("in full, as in `package.module.Class.method`")]
-    was: Annotated[str, Doc("its signature on the stack's own base")]
-    now: Annotated[str | None, Doc("its signature there; null where it is gone")]
-    file: Annotated[str, Doc("the patched or carried file that uses it")]
-    line: Annotated[int, Doc("the first line of that file that does")]
+    name: Annotated[str, Doc("fully qualified name, such as `package.module.Class.method`")]
+    was: Annotated[str, Doc("signature on the stack's own base")]
+    now: Annotated[str | None, Doc("signature on the release; null if the name is gone")]
+    file: Annotated[str, Doc("patched or carried file that uses the name")]
+    line: Annotated[int, Doc("first line of that file that uses it")]
 
 
 def written_lines(hunks: Sequence[Hunk]) -> frozenset[int]:
-    """The lines of the new file that these hunks write."""
+    """Return the lines of the new file that these hunks write."""
     found: set[int] = set()
     for hunk in hunks:
         line = hunk.new_start
@@ -58,8 +59,10 @@ def written_lines(hunks: Sequence[Hunk]) -> frozenset[int]:
 def changed_names(
     sources: Sequence[PatchedSource], old: Reader, new: Reader, tops: frozenset[str] | None = None
 ) -> list[ApiChange]:
-    """The names that these sources use, that the old tree has, and that are gone or different in the new one; with `tops` only names
-    that begin so. A reader returns the content of a path of its tree, or None."""
+    """Return the names used by these sources that the old tree has and that are removed or changed in the new one.
+
+    With `tops`, only names that begin with one of them. A reader returns the content of a path of its tree, or None.
+    """
     before, after = Modules(old), Modules(new)
     found: dict[str, ApiChange] = {}
     for source in sources:
@@ -76,7 +79,7 @@ def changed_names(
 
 @dataclass(frozen=True)
 class Use:
-    """A dotted name that may come from elsewhere, as a whole chain (`pkg`, `module`, `Class`, `method`); `called` where it is."""
+    """A dotted name that may be defined elsewhere, as a full chain (`pkg`, `module`, `Class`, `method`). `called`: it is called."""
 
     target: tuple[str, ...]
     line: int
@@ -84,14 +87,14 @@ class Use:
 
 
 def _counts(found: Found, use: Use) -> str:
-    """The part of a signature that matters to a use: of a class that is not instantiated, its name."""
+    """Return the part of a signature that matters to a use: only the name of a class that is not instantiated."""
     return (
         found.signature if use.called or not found.signature.startswith("class ") else found.signature.partition("(")[0]
     )
 
 
 def uses(source: PatchedSource) -> Iterator[Use]:
-    """Every name that the lines of a source use, those that are called first. None of a file that is no Python."""
+    """Yield every name used in these lines of a source, called names first; none if the file is not Python."""
     for use in _uses(source.path, source.data):
         if source.lines is None or use.line in source.lines:
             yield use
@@ -109,14 +112,14 @@ def _uses(path: str, data: bytes) -> tuple[Use, ...]:
 
 
 class _Uses(ast.NodeVisitor):
-    """Walks a file with what each name stands for in its scope."""
+    """Walks a file, tracking what each name refers to in its scope."""
 
     def __init__(self, module: Module) -> None:
         self.found: list[Use] = []
         own = tuple(module.name.split("."))
         self._scopes: list[_Scope] = [{name: (*own, name) for name in module.defined}]
         self._scopes[0] |= {name: tuple(t) for name, t in module.imports.items()}
-        self._own: list[_Scope] = [self._scopes[0]]  # of the classes around: what is known of `self.name`
+        self._own: list[_Scope] = [self._scopes[0]]  # of the enclosing classes: the known types of `self.name`
         self._bases: dict[tuple[str, ...], tuple[set[str], list[tuple[str, ...]]]] = {}
         self._module = module
 
@@ -139,7 +142,7 @@ class _Uses(ast.NodeVisitor):
         bases = [b for b in map(self._chain, node.bases) if b is not None]
         methods = [one for one in node.body if isinstance(one, (ast.FunctionDef, ast.AsyncFunctionDef))]
         self._bases[own] = ({one.name for one in methods}, bases)
-        # a method that stands in the place of one above is called as that one is
+        # an overriding method is called like the one it overrides
         overriding = [one for one in methods if not one.name.startswith("__")]
         self.found += [Use((*base, one.name), one.lineno) for one in overriding for base in bases]
         scope = {"self": own, "cls": own, _SUPER: (*own, _SUPER)}
@@ -196,7 +199,7 @@ class _Uses(ast.NodeVisitor):
             self._note(chain, node.lineno)
 
     def _note(self, chain: tuple[str, ...], line: int, *, called: bool = False) -> None:
-        """Record a use; of an inherited member also the base class's."""
+        """Record a use; for an inherited member, also of the base class."""
         self.found.append(Use(chain, line, called))
         for cut in range(len(chain) - 1, 0, -1):
             if chain[:cut] in self._bases:

@@ -1,4 +1,4 @@
-"""Reads what `drift --json` printed: a whole run, to show it, and an earlier run, to say what is worse now.
+"""Reads the output of `drift --json`: a whole run for display, and an earlier run to report regressions.
 
 A key that is missing or has another type is an error; unknown keys are ignored.
 """
@@ -25,7 +25,7 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True)
 class SavedName:
-    """A name of upstream's that a patch uses, and that changed."""
+    """An upstream name that a patch uses and that changed."""
 
     name: str
     was: str
@@ -43,7 +43,7 @@ class SavedFile:
 
 @dataclass(frozen=True)
 class SavedPatch:
-    """A patch on a release; the words are those of drift.types."""
+    """A patch on a release, in the terms of drift.types."""
 
     feature: str
     state: str
@@ -57,7 +57,7 @@ class SavedPatch:
 
 @dataclass(frozen=True)
 class SavedCaller:
-    """A patch of another upstream that calls what changed."""
+    """A patch of another upstream that uses changed names."""
 
     upstream: str
     feature: str
@@ -71,7 +71,7 @@ class SavedCaller:
 
 @dataclass(frozen=True)
 class SavedRelease:
-    """A stack on a release. Runs of earlier patchctls have no callers."""
+    """A stack on a release. Earlier versions of patchctl wrote no callers."""
 
     release: str
     form: str
@@ -94,14 +94,14 @@ _STACKS = list[SavedStack]
 
 @dataclass(frozen=True)
 class SavedDrift:
-    """A run of `drift`: its stacks, or why it came to nothing."""
+    """A run of `drift`: its stacks, or why it failed."""
 
     stacks: tuple[SavedStack, ...]
     problem: str | None = None
 
 
 def read_drift(file: Path) -> SavedDrift:
-    """Read a run, also one that ended with an error. Raises WrongUse where no file is, BadManifest for what `drift` did not print."""
+    """Read a run, even one that ended with an error. Raises WrongUse if there is no file, BadManifest if it is not drift output."""
     return _from_json(file, _saved, "`patchctl drift --matrix --json >FILE` makes it")
 
 
@@ -129,7 +129,7 @@ def _saved(data: Any) -> SavedDrift:
 
 
 def _known(shape: Shape, data: Any) -> Any:
-    """The data without keys that the classes do not have."""
+    """Return the data without keys unknown to the classes."""
     if shape.is_record and isinstance(data, Mapping):
         fields = fields_of(shape.base).items()
         return {name: _known(one.shape, data[name]) for name, one in fields if one.required or name in data}
@@ -140,29 +140,29 @@ def _known(shape: Shape, data: Any) -> Any:
 
 _Seen = dict[str, tuple[bool, frozenset[str]]]
 _NONE: tuple[bool, frozenset[str]] = (True, frozenset())
-_CALLERS = "@"  # no name of a feature
+_CALLERS = "@"  # not a feature name
 
 
 @dataclass(frozen=True)
 class Broke:
-    """A patch that arrived before and does not now, or that uses an upstream name that changed since."""
+    """A patch that no longer arrives, or that uses an upstream name that changed since."""
 
-    upstream: Annotated[str, Doc("its name")]
-    stack: Annotated[str, Doc("the stack's name")]
-    release: Annotated[str, Doc("on which release")]
-    feature: Annotated[str, Doc("which feature; FEATURE@UPSTREAM of another upstream's")]
-    why: Annotated[str, Doc("files that are lost, or names that changed")]
+    upstream: Annotated[str, Doc("upstream name")]
+    stack: Annotated[str, Doc("stack name")]
+    release: Annotated[str, Doc("upstream release")]
+    feature: Annotated[str, Doc("feature name; FEATURE@UPSTREAM for a patch of another upstream")]
+    why: Annotated[str, Doc("lost files or changed names")]
 
 
 @dataclass(frozen=True)
 class Appeared:
-    """A release that the earlier run did not have, or a branch that has moved on, and how many patches arrive on it."""
+    """A release missing from the earlier run, or a branch that has moved, with the number of patches that arrive on it."""
 
-    upstream: Annotated[str, Doc("its name")]
-    stack: Annotated[str, Doc("the stack's name")]
-    release: Annotated[str, Doc("which release")]
-    arrive: Annotated[int, Doc("how many of the stack's patches arrive on it, or are not needed there")]
-    patches: Annotated[int, Doc("how many it has")]
+    upstream: Annotated[str, Doc("upstream name")]
+    stack: Annotated[str, Doc("stack name")]
+    release: Annotated[str, Doc("upstream release")]
+    arrive: Annotated[int, Doc("number of the stack's patches that arrive on the release or are not needed there")]
+    patches: Annotated[int, Doc("number of patches in the stack")]
 
 
 @dataclass(frozen=True)
@@ -181,7 +181,7 @@ class Earlier:
         self._stacks, self._heads = _from_json(file, _earlier, "the first time: `patchctl drift --matrix --json >FILE`")
 
     def news(self, stacks: Sequence[StackDrift]) -> News:
-        """What newly broke, and the new releases. A stack that the earlier run did not look at has no news."""
+        """Return what newly broke, and the new releases. A stack that the earlier run lacks has no news."""
         return News(tuple(self._broke(stacks)), tuple(self._appeared(stacks)))
 
     def _appeared(self, stacks: Sequence[StackDrift]) -> Iterator[Appeared]:
@@ -196,7 +196,9 @@ class Earlier:
                     yield Appeared(stack.upstream, stack.stack, release.release, arrive, len(release.patches))
 
     def _broke(self, stacks: Sequence[StackDrift]) -> list[Broke]:
-        """What is worse now. A new release is compared with the newest one of the earlier run; a new patch or stack with nothing."""
+        """Return regressions. A new release is compared with the newest one of the earlier run; a new patch or stack
+        with nothing.
+        """
         found = []
         for stack in stacks:
             known = self._stacks.get((stack.upstream, stack.stack), {})
@@ -204,7 +206,7 @@ class Earlier:
             for release in stack.releases:
                 was = known.get(release.release, newest)
                 worse = [(p.feature, _worse(p, *was[p.feature])) for p in release.patches if p.feature in was]
-                if _CALLERS in was:  # else that run did not look at them
+                if _CALLERS in was:  # otherwise that run did not check them
                     worse += [(c.name, _fresh(c.names, was.get(c.name, _NONE)[1])) for c in release.callers]
                 rows = ((feature, why) for feature, why in worse if why)
                 found += [Broke(stack.upstream, stack.stack, release.release, *row) for row in rows]
@@ -227,7 +229,7 @@ _Heads = dict[tuple[str, str], set[tuple[str, str, str]]]
 
 
 def _earlier(data: Any) -> tuple[dict[tuple[str, str], dict[str, _Seen]], _Heads]:
-    """The verdicts of each stack by release, and its releases with their forms and commits."""
+    """Return the verdicts of each stack by release, and its releases with their forms and commits."""
     stacks = _stacks_in(data)
     heads = {
         (s["upstream"], s["stack"]): {(str(r["release"]), str(r["form"]), str(r["commit"])) for r in s["releases"]}
@@ -241,7 +243,7 @@ def _releases(rows: Sequence[Mapping[str, Any]]) -> dict[str, _Seen]:
 
 
 def _seen(release: Mapping[str, Any]) -> _Seen:
-    """By feature of a patch, and by FEATURE@UPSTREAM of a caller."""
+    """Return the verdicts by feature for patches, and by FEATURE@UPSTREAM for callers."""
     found = {str(p["feature"]): (p["state"] in ARRIVES, _called(p)) for p in release["patches"]}
     if "callers" in release:
         found |= {_CALLERS: _NONE} | {f"{c['feature']}@{c['upstream']}": (True, _called(c)) for c in release["callers"]}

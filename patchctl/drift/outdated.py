@@ -1,4 +1,4 @@
-"""What upstreams have that is newer than the pins, and what moving a stack there would take."""
+"""Revisions of upstreams newer than the pins, and the effort of moving a stack there."""
 
 from __future__ import annotations
 
@@ -23,34 +23,37 @@ MOVED, CONFLICTS, TAKEN = "moved", "conflicts", "taken upstream"
 class NewRevision:
     """A revision that is newer than the pin."""
 
-    kind: Annotated[str, Doc("release, candidate, or branch: the head of the branch that is followed")]
-    name: Annotated[str, Doc("the tag, the version or the branch")]
-    effort: Annotated[str | None, Doc("exact, moved, conflicts or taken upstream; null with `--no-drift`")] = None
-    work: Annotated[tuple[str, ...], Doc("the features that somebody has to work on there")] = ()
+    kind: Annotated[str, Doc("`release`, `candidate`, or `branch` (head of the tracked branch)")]
+    name: Annotated[str, Doc("tag, version or branch name")]
+    effort: Annotated[str | None, Doc("`exact`, `moved`, `conflicts` or `taken upstream`; null with `--no-drift`")] = (
+        None
+    )
+    work: Annotated[tuple[str, ...], Doc("features that need manual work on the revision")] = ()
 
 
 @dataclass(frozen=True)
 class Companion:
     """The revision of another upstream that the pinned files name."""
 
-    upstream: Annotated[str, Doc("the other upstream")]
-    revision: Annotated[str, Doc("the tag or branch")]
-    pinned: Annotated[bool | None, Doc("whether its stack is pinned to that; null if no place could tell")]
+    upstream: Annotated[str, Doc("name of the other upstream")]
+    revision: Annotated[str, Doc("tag or branch")]
+    pinned: Annotated[bool | None, Doc("true if its stack is pinned to that revision; null if no source could tell")]
 
 
 @dataclass(frozen=True)
 class OutdatedStack:
-    """A stack, what is newer than its pin, and what its own files ask of the others."""
+    """A stack, revisions newer than its pin, and the revisions of other upstreams that its own files ask for."""
 
-    upstream: Annotated[str, Doc("its name")]
-    stack: Annotated[str, Doc("the stack's name")]
-    patches: Annotated[int, Doc("how many patches it has")]
-    newer: Annotated[tuple[NewRevision, ...], Doc("the newest of each kind; empty if the pin is up to date")] = ()
+    upstream: Annotated[str, Doc("upstream name")]
+    stack: Annotated[str, Doc("stack name")]
+    patches: Annotated[int, Doc("number of patches")]
+    newer: Annotated[tuple[NewRevision, ...], Doc("newest revision of each kind; empty if the pin is up to date")] = ()
     hidden: Annotated[
-        Mapping[str, str], Doc("by newer version that does not run on the release's Python: those that it runs on")
+        Mapping[str, str],
+        Doc("newer versions that do not support the release's Python, with the Python versions they support"),
     ] = field(default_factory=dict)
-    companions: Annotated[tuple[Companion, ...], Doc("revisions of other upstreams that its pinned files name")] = ()
-    unavailable: Annotated[tuple[Tried, ...], Doc("the places tried, if no place could be asked")] = ()
+    companions: Annotated[tuple[Companion, ...], Doc("revisions of other upstreams named in the pinned files")] = ()
+    unavailable: Annotated[tuple[Tried, ...], Doc("sources tried, if none could be queried")] = ()
 
 
 def outdated(
@@ -58,8 +61,8 @@ def outdated(
 ) -> list[OutdatedStack]:
     """Compare the pin of each stack, one per upstream, with the newest revisions of its upstream.
 
-    `python` is what the release runs on, such as "3.12". Without `drift`, no patch is tried and no source is fetched.
-    Raises SourceUnavailable if no place of any upstream can be asked.
+    `python` is the release's Python version, such as "3.12". Without `drift`, no patch is tried and no source is
+    fetched. Raises SourceUnavailable if no source of any upstream can be queried.
     """
     releases = {s.upstream: drifting.releases_of(s) for s in stacks}
     named = {s.upstream: _companions(drifting, s, releases[s.upstream]) if drift else {} for s in stacks}
@@ -94,7 +97,7 @@ def outdated(
 
 
 def _companions(drifting: Drifting, stack: Stack, releases: UpstreamReleases) -> Mapping[str, str]:
-    """The revisions of other upstreams that the pinned files name; none if the source lacks the file or cannot be had."""
+    """Return the revisions of other upstreams named in the pinned files; empty if the source is unavailable or lacks the file."""
     said = drifting.dist.upstream(stack.upstream).companions
     if said is None:
         return {}
@@ -107,7 +110,7 @@ def _companions(drifting: Drifting, stack: Stack, releases: UpstreamReleases) ->
 
 
 def named_in(said: Companions, tree: RevisionTree) -> Mapping[str, str]:
-    """The revisions of other upstreams that a tree names."""
+    """Return the revisions of other upstreams that a tree names."""
     files = [path.decode("utf-8", "replace") for path in tree.files]
     fitting = sorted((path for path in files if re.fullmatch(said.file, path)), key=_numbers)
     text = (tree.text(fitting[-1]) or b"").decode("utf-8", "replace") if fitting else ""
@@ -139,7 +142,7 @@ def _with_effort(newer: Sequence[NewRevision], drifts: Sequence[ReleaseDrift]) -
 
 
 def effort(drift: ReleaseDrift) -> str:
-    """One word for what a release takes: exact, moved, conflicts or taken upstream."""
+    """Summarise in one word what a release takes: exact, moved, conflicts or taken upstream."""
     if any(p.state not in ARRIVES and not p.clean for p in drift.patches):
         return CONFLICTS
     if drift.patches and all(p.state == UPSTREAM for p in drift.patches):

@@ -10,7 +10,7 @@ from patchctl.doc import Doc
 from patchctl.drift.api_diff import ApiChange
 from patchctl.errors import Tried
 
-# From best to worst. `upstream`: upstream has the change by now; `unknown`: this source lacks the file.
+# From best to worst. `upstream`: upstream now has the change; `unknown`: this source lacks the file.
 EXACT, MOVED, THREE_WAY, UPSTREAM, UNKNOWN, GONE, CONFLICT = (
     "exact",
     "moved",
@@ -26,48 +26,52 @@ FITS, LOST = "fits", "lost"
 
 @dataclass(frozen=True)
 class HunkDrift:
-    """One hunk."""
+    """A hunk on a release."""
 
-    line: Annotated[int, Doc("its line in the patch file")]
-    at: Annotated[int, Doc("the line of the file that it is for")]
-    state: Annotated[str, Doc("fits, moved, 3way, upstream or lost")]
-    by: Annotated[int, Doc("by how many lines it moved")] = 0
-    commit: Annotated[str | None, Doc("the upstream commit that took its lines away")] = None
-    subject: Annotated[str | None, Doc("what that commit says")] = None
+    line: Annotated[int, Doc("line of the hunk in the patch file")]
+    at: Annotated[int, Doc("line in the target file")]
+    state: Annotated[str, Doc("`fits`, `moved`, `3way`, `upstream` or `lost`")]
+    by: Annotated[int, Doc("offset in lines")] = 0
+    commit: Annotated[str | None, Doc("upstream commit that removed the hunk's lines")] = None
+    subject: Annotated[str | None, Doc("subject of that commit")] = None
 
 
 @dataclass(frozen=True)
 class FileDrift:
     """A file of a patch on a release."""
 
-    path: Annotated[str, Doc("in the stack's own base")]
-    state: Annotated[str, Doc("as a patch's, or gone")]
-    target: Annotated[str | None, Doc("where upstream has moved it")] = None
-    hunks: Annotated[tuple[HunkDrift, ...], Doc("none of a carried file, and of one that is gone")] = ()
+    path: Annotated[str, Doc("path in the stack's own base")]
+    state: Annotated[str, Doc("state as of the patch, or `gone`")]
+    target: Annotated[str | None, Doc("new path if upstream renamed the file")] = None
+    hunks: Annotated[tuple[HunkDrift, ...], Doc("hunks; empty for a carried or missing file")] = ()
 
 
 @dataclass(frozen=True)
 class PatchDrift:
     """A patch on a release."""
 
-    feature: Annotated[str, Doc("its feature")]
-    patch: Annotated[str, Doc("its file")]
-    state: Annotated[str, Doc("exact, moved, 3way, upstream, unknown (this source lacks a file of it) or conflict")]
-    files: Annotated[tuple[FileDrift, ...], Doc("in the patch's order, carried files last")] = ()
-    names: Annotated[tuple[ApiChange, ...], Doc("what it calls in this upstream and is not what it was")] = ()
-    taken: Annotated[str | None, Doc("the release or commit in which upstream had it, and has changed it since")] = None
-    proof: Annotated[str | None, Doc("why no record shows that it works on this release; null where one does")] = None
-    dropped: Annotated[str | None, Doc("why the distribution's own stack of this release has left it out")] = None
-    postponed: Annotated[str | None, Doc("why that stack does not have it yet")] = None
-    broken: Annotated[bool, Doc("`--prove` ran its tests there, and they are red: `proof` says which")] = False
+    feature: Annotated[str, Doc("feature name")]
+    patch: Annotated[str, Doc("patch file")]
+    state: Annotated[
+        str, Doc("`exact`, `moved`, `3way`, `upstream`, `unknown` (this source lacks one of the files) or `conflict`")
+    ]
+    files: Annotated[tuple[FileDrift, ...], Doc("files in patch order, carried files last")] = ()
+    names: Annotated[tuple[ApiChange, ...], Doc("upstream names that the patch uses and that changed")] = ()
+    taken: Annotated[
+        str | None, Doc("release or commit in which upstream had the change before modifying it further")
+    ] = None
+    proof: Annotated[str | None, Doc("why no record proves the patch on this release; null if one does")] = None
+    dropped: Annotated[str | None, Doc("why the distribution's own stack for this release drops the patch")] = None
+    postponed: Annotated[str | None, Doc("why that stack does not include the patch yet")] = None
+    broken: Annotated[bool, Doc("true if its tests failed under `--prove`; `proof` names them")] = False
 
     @property
-    def stale(self) -> Annotated[bool, Doc("it does not fit as it is, or calls what has changed")]:
+    def stale(self) -> Annotated[bool, Doc("true if the patch does not apply as is, or uses names that changed")]:
         return self.state != EXACT or bool(self.names)
 
     @property
-    def clean(self) -> Annotated[bool, Doc("nobody has to work on it")]:
-        """Whether nobody has to work on it: it applies as it is, is proven there, or is not needed there."""
+    def clean(self) -> Annotated[bool, Doc("true if the patch needs no manual work")]:
+        """Whether no manual work is needed: it applies as is, is proven there, or is not needed there."""
         return not self.stale or self.state == UPSTREAM or self.proof is None or self.dropped is not None
 
 
@@ -75,16 +79,16 @@ class PatchDrift:
 class CallerDrift:
     """A patch of another upstream's stack that uses names of this release that changed."""
 
-    upstream: Annotated[str, Doc("the patch's upstream")]
-    stack: Annotated[str, Doc("the patch's stack")]
-    feature: Annotated[str, Doc("its feature")]
-    patch: Annotated[str, Doc("its file")]
-    names: Annotated[tuple[ApiChange, ...], Doc("what it calls in the release's upstream and is not what it was")]
+    upstream: Annotated[str, Doc("upstream of the patch")]
+    stack: Annotated[str, Doc("stack of the patch")]
+    feature: Annotated[str, Doc("feature name")]
+    patch: Annotated[str, Doc("patch file")]
+    names: Annotated[tuple[ApiChange, ...], Doc("names in the release's upstream that the patch uses and that changed")]
     proof: Annotated[
         str | None,
-        Doc("why no record shows that it works with this release; null where one does, or it was left out beside it"),
+        Doc("why no record proves the patch with this release; null if one does, or if the patch is left out on it"),
     ] = None
-    broken: Annotated[bool, Doc("as of a patch")] = False
+    broken: Annotated[bool, Doc("as for a patch")] = False
 
     @property
     def name(self) -> str:
@@ -93,15 +97,15 @@ class CallerDrift:
 
 @dataclass(frozen=True)
 class ReleaseDrift:
-    """A stack on one release, and the patches of other stacks whose calls into it are stale."""
+    """A stack on a release, with the patches of other stacks whose calls into it are stale."""
 
-    release: Annotated[str, Doc("as it was asked for: a tag, a branch, a commit, a version")]
-    form: Annotated[str, Doc("git or sdist")]
-    commit: Annotated[str, Doc("its commit; in form sdist one that patchctl makes")]
-    patches: Annotated[tuple[PatchDrift, ...], Doc("in stack order")]
+    release: Annotated[str, Doc("requested tag, branch, commit or version")]
+    form: Annotated[str, Doc("source form: `git` or `sdist`")]
+    commit: Annotated[str, Doc("commit of the release; created by patchctl for form `sdist`")]
+    patches: Annotated[tuple[PatchDrift, ...], Doc("patches, in stack order")]
     callers: Annotated[
         tuple[CallerDrift, ...],
-        Doc("patches of other upstreams that call what is not as it was"),
+        Doc("patches of other upstreams that use changed names of this one"),
     ] = ()
 
 
@@ -109,18 +113,18 @@ class ReleaseDrift:
 class StackDrift:
     """A stack on all requested releases."""
 
-    upstream: Annotated[str, Doc("its name")]
-    stack: Annotated[str, Doc("the stack's name")]
-    releases: Annotated[tuple[ReleaseDrift, ...], Doc("in the order walked")]
-    unseen: Annotated[tuple[str, ...], Doc("`UPSTREAM/STACK: why` of each stack whose calls were not looked at")] = ()
+    upstream: Annotated[str, Doc("upstream name")]
+    stack: Annotated[str, Doc("stack name")]
+    releases: Annotated[tuple[ReleaseDrift, ...], Doc("releases, in the order walked")]
+    unseen: Annotated[tuple[str, ...], Doc("stacks whose calls were not checked, as `UPSTREAM/STACK: why`")] = ()
     unavailable: Annotated[
         tuple[Tried, ...],
-        Doc("the places tried for its own source, where none has it and nothing was looked at"),
+        Doc("sources tried for the stack's own base, if none has it; nothing was checked then"),
     ] = ()
 
 
 def patch_from_json(data: Mapping[str, object]) -> PatchDrift:
-    """A patch as `asdict` writes it. Raises KeyError, TypeError, ... for wrong data."""
+    """Return a patch from the output of `asdict`. Raises KeyError, TypeError and others for malformed data."""
     rows = data["files"]
     names = data["names"]
     assert isinstance(rows, list) and isinstance(names, list)
@@ -129,7 +133,7 @@ def patch_from_json(data: Mapping[str, object]) -> PatchDrift:
 
 
 def caller_from_json(data: Mapping[str, object]) -> CallerDrift:
-    """`patch_from_json` for a caller."""
+    """Like `patch_from_json`, for a caller."""
     names = data["names"]
     assert isinstance(names, list)
     return CallerDrift(**{**data, "names": tuple(ApiChange(**n) for n in names)})  # type: ignore[arg-type]

@@ -27,16 +27,16 @@ _LONGEST_NAME = 25
 class VerifyOutput:
     """What `verify` prints."""
 
-    findings: Annotated[list[Finding], Doc("by file and line")]
-    not_checked: Annotated[list[NotChecked], Doc("what could not be had")]
-    checked: Annotated[dict[str, int], Doc("how many of each kind of thing were looked at")]
-    without_source: Annotated[list[str], Doc("stacks of which no form could be had")]
-    errors: Annotated[int, Doc("findings that fail the run")]
-    notes: Annotated[int, Doc("findings that do not")]
+    findings: Annotated[list[Finding], Doc("findings, sorted by file and line")]
+    not_checked: Annotated[list[NotChecked], Doc("checks skipped because a source was unavailable")]
+    checked: Annotated[dict[str, int], Doc("number of items checked, by kind")]
+    without_source: Annotated[list[str], Doc("stacks with no available source form")]
+    errors: Annotated[int, Doc("number of findings that fail the run")]
+    notes: Annotated[int, Doc("number of findings that do not")]
 
 
 def verify_output(report: Report) -> VerifyOutput:
-    """A report as `verify` prints it."""
+    """Return a report in the form that `verify` prints."""
     errors, checked = len(report.errors), dict(sorted(report.counts.items()))
     notes = len(report.findings) - errors
     return VerifyOutput(report.sorted(), report.not_checked, checked, report.unseen, errors, notes)
@@ -44,20 +44,18 @@ def verify_output(report: Report) -> VerifyOutput:
 
 @dataclass(frozen=True)
 class MachineFinding:
-    """What was found of one thing of a machine: of several findings the names may be the same."""
+    """One check of a machine. Several findings may share a name."""
 
-    area: Annotated[str, Doc("what of the machine, or of the recipe that is to run there", line=True)]
-    name: Annotated[str, Doc("what was looked at", line=True)]
-    level: Annotated[
-        str, Doc("ok, note (to know, whatever the machine is), warning, wrong or missing, unknown", line=True)
-    ]
-    what: Annotated[str, Doc("what was found", line=True)]
-    todo: Annotated[str | None, Doc("what to do about it", line=True)]
-    needed: Annotated[bool, Doc("a run stops, or goes wrong, where it is not as it should be")]
+    area: Annotated[str, Doc("area of the machine, or of the recipe to run on it", line=True)]
+    name: Annotated[str, Doc("item checked", line=True)]
+    level: Annotated[str, Doc("`ok`, `note` (informational), `warning`, `wrong` or `missing`, `unknown`", line=True)]
+    what: Annotated[str, Doc("result of the check", line=True)]
+    todo: Annotated[str | None, Doc("suggested action", line=True)]
+    needed: Annotated[bool, Doc("true if a run stops or goes wrong unless the level is `ok`")]
 
 
 def of_machine(finding: Finding, error: str) -> tuple[str, str, str, str, str | None, bool]:
-    """The fields of a MachineFinding; `error` is the word for what is not as it should be."""
+    """Return the fields of a MachineFinding; `error` is the word for that level."""
     level = error if finding.level == "error" else finding.level
     return finding.rule, finding.name, level, finding.message, finding.todo, finding.needed
 

@@ -30,13 +30,13 @@ class Finding:
     that did not have it.
     """
 
-    rule: Annotated[str, Doc("an id of lint-rules.md", line=True)]
-    message: Annotated[str, Doc("the fault", line=True)]
-    file: Annotated[str, Doc("where", line=True)] = ""
-    line: Annotated[int | None, Doc("from 1")] = None
-    level: Annotated[Level, Doc("error or note", key="severity")] = "error"
-    upstream: Annotated[str | None, Doc("whose", line=True)] = None
-    patch: Annotated[str | None, Doc("the patch's file", line=True)] = None
+    rule: Annotated[str, Doc("rule id from lint-rules.md", line=True)]
+    message: Annotated[str, Doc("description of the finding", line=True)]
+    file: Annotated[str, Doc("file path; empty if none", line=True)] = ""
+    line: Annotated[int | None, Doc("line number, from 1")] = None
+    level: Annotated[Level, Doc("`error` or `note`", key="severity")] = "error"
+    upstream: Annotated[str | None, Doc("upstream name", line=True)] = None
+    patch: Annotated[str | None, Doc("patch file", line=True)] = None
     name: str = ""
     nodes: tuple[str, ...] = ()
     reference: str | None = None
@@ -73,12 +73,14 @@ def looked_at(
 class NotChecked:
     """Something that could not be checked, with every place tried."""
 
-    what: Annotated[str, Doc("what was to be checked")]
+    what: Annotated[str, Doc("item that could not be checked")]
     tried: tuple[Tried, ...]
-    stack: Annotated[str | None, Doc("upstream and name")] = None
+    stack: Annotated[str | None, Doc("stack, as UPSTREAM/STACK")] = None
 
     @property
-    def places(self) -> Annotated[list[tuple[str, str]], Doc("every place and why it did not do", key="tried")]:
+    def places(
+        self,
+    ) -> Annotated[list[tuple[str, str]], Doc("sources tried, with the reason for each failure", key="tried")]:
         return [(t.place, visible_line(t.reason)) for t in self.tried]
 
 

@@ -24,18 +24,18 @@ _CRLF = "line ends are CRLF; with LF it would be the file"
 class FileDifference:
     """A file that is neither the pin's nor a patched version of it, and why."""
 
-    path: Annotated[str, Doc("the file, below the folder")]
-    why: Annotated[str, Doc("other content, CRLF, a symbolic link, not readable")]
+    path: Annotated[str, Doc("path below the folder")]
+    why: Annotated[str, Doc("reason: other content, CRLF, symbolic link or unreadable")]
 
 
 @dataclass(frozen=True)
 class PatchFound:
     """A patch of the stack found "wholly" (in all of its files that are here) or "partly" (missing in `without`)."""
 
-    file: Annotated[str, Doc("the patch's file")]
-    feature: Annotated[str, Doc("its feature")]
-    state: Annotated[str, Doc("wholly or partly")]
-    without: Annotated[tuple[str, ...], Doc("partly: the files that do not have it")] = ()
+    file: Annotated[str, Doc("patch file")]
+    feature: Annotated[str, Doc("feature name")]
+    state: Annotated[str, Doc("`wholly` or `partly`")]
+    without: Annotated[tuple[str, ...], Doc("files that lack the patch; empty unless `state` is `partly`")] = ()
 
 
 @dataclass

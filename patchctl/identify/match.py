@@ -33,51 +33,52 @@ _PLACES = 4
 class Identified:
     """A pin that the folder contains, fully or nearly. Paths are below the folder."""
 
-    upstream: Annotated[str, Doc("its name")]
-    stacks: Annotated[tuple[str, ...], Doc("the stacks of this pin")]
-    commit: Annotated[str, Doc("the pin: its commit, or `sdist:SHA256` where the source distribution alone is pinned")]
-    tag: Annotated[str | None, Doc("the tag that named it")]
-    listed_from: Annotated[str, Doc("what the list of its files was made from")]
-    at: Annotated[str, Doc("the folder of the tree that this is, with `/` at its end; empty for the whole tree")]
-    form: Annotated[str, Doc("complete; package: the packages alone; sdist: as in the source distribution; part")]
-    exact: Annotated[bool, Doc("it is this pin, patched or not")]
-    listed: Annotated[int, Doc("files that the pin has")]
-    present: Annotated[int, Doc("of these, how many are here")]
-    equal: Annotated[int, Doc("of these, how many are as pinned")]
-    patched: Annotated[
-        int, Doc("how many are what the distribution's patches make of them, those that they add included")
+    upstream: Annotated[str, Doc("upstream name")]
+    stacks: Annotated[tuple[str, ...], Doc("stacks with this pin")]
+    commit: Annotated[str, Doc("pinned commit, or `sdist:SHA256` if only the source distribution is pinned")]
+    tag: Annotated[str | None, Doc("tag that named the commit")]
+    listed_from: Annotated[str, Doc("source of the pin's file list")]
+    at: Annotated[
+        str,
+        Doc("subfolder of the upstream tree that the folder corresponds to, ending in `/`; empty for the whole tree"),
     ]
-    added: Annotated[int, Doc("files here that patches add and the pin does not have")]
-    patches: Annotated[tuple[PatchFound, ...], Doc("the stack's patches that are here")]
-    differing: Annotated[tuple[FileDifference, ...], Doc("files that are neither")]
-    missing: Annotated[tuple[str, ...], Doc("files that are not here while others of their folder are")]
-    extra: Annotated[tuple[str, ...], Doc("Python files inside the packages that the pin does not have")]
-    modes: Annotated[tuple[str, ...], Doc("files whose executable bit is another; no difference by itself")]
-    rivals: Annotated[tuple[str, ...], Doc("other pins that fit as well: the folder is too small a part")]
-    lock: Annotated[
-        bool, Doc("there is a lock, so that patched files can be told; true too for a stack without patches")
+    form: Annotated[
+        str, Doc("`complete`, `package` (packages only), `sdist` (as in the source distribution) or `part`")
     ]
+    exact: Annotated[bool, Doc("true if the contents equal the pin, patched or not")]
+    listed: Annotated[int, Doc("number of files in the pin")]
+    present: Annotated[int, Doc("number of these files found in the folder")]
+    equal: Annotated[int, Doc("number of files found that are unpatched")]
+    patched: Annotated[int, Doc("number of files found that equal their patched version, including added ones")]
+    added: Annotated[int, Doc("number of files found that a patch adds")]
+    patches: Annotated[tuple[PatchFound, ...], Doc("patches of the stack found in the folder")]
+    differing: Annotated[tuple[FileDifference, ...], Doc("files that are neither the pin's nor patched")]
+    missing: Annotated[tuple[str, ...], Doc("files that are absent while others in their folder are present")]
+    extra: Annotated[tuple[str, ...], Doc("Python files in the packages that the pin does not have")]
+    modes: Annotated[tuple[str, ...], Doc("files with a different executable bit; not counted as a difference")]
+    rivals: Annotated[tuple[str, ...], Doc("other pins that match equally well because the folder is too small a part")]
+    lock: Annotated[bool, Doc("true if a lock tells patched files apart; also true for a stack without patches")]
 
 
 @dataclass(frozen=True)
 class Identification:
     """The contents of a folder."""
 
-    folder: Annotated[str, Doc("what was looked at")]
+    folder: Annotated[str, Doc("inspected folder")]
     trees: Annotated[
         tuple[Identified, ...],
-        Doc("the pins that the folder holds, the one with most files first; empty for no known pin"),
+        Doc("pins found, the one with the most files first; empty if no known pin matches"),
     ]
-    others: Annotated[int, Doc("files that belong to none of them")]
-    build_outputs: Annotated[int, Doc("of the rest: .so, .pyc and the like")]
-    links: Annotated[int, Doc("symbolic links, which are not followed")]
-    passed_by: Annotated[int, Doc("folders that were not looked into: .git, `__pycache__`, environments")]
+    others: Annotated[int, Doc("number of files that belong to no pin")]
+    build_outputs: Annotated[int, Doc("number of those that are build outputs: .so, .pyc and the like")]
+    links: Annotated[int, Doc("number of symbolic links; links are not followed")]
+    passed_by: Annotated[int, Doc("number of folders skipped: .git, `__pycache__`, environments")]
     unreadable: Annotated[tuple[str, ...], Doc("folders that could not be read")]
 
     @property
     def exact(
         self,
-    ) -> Annotated[bool, Doc("every tree that was found is exactly a pin's, and one was found: exit code 0")]:
+    ) -> Annotated[bool, Doc("true if at least one tree was found and every tree equals a pin; exit code 0")]:
         """Whether at least one tree was found and every one is exactly a pin's."""
         return bool(self.trees) and all(t.exact for t in self.trees) and not self.unreadable
 

@@ -1,4 +1,4 @@
-"""Finds what a series is for: the stack whose pin, or whose last patch, has the blobs that the series begins with."""
+"""Finds the base of a series: the stack whose pin or last patch has the preimage blobs of the series."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ PinFiles = Callable[[Stack], Files]
 
 @dataclass(frozen=True)
 class Candidate:
-    """A stack that a series may be for."""
+    """A stack that may be the base of a series."""
 
-    upstream: Annotated[str, Doc("its name")]
-    stack: Annotated[str, Doc("the stack's name")]
+    upstream: Annotated[str, Doc("upstream name")]
+    stack: Annotated[str, Doc("stack name")]
     wanted: Annotated[
-        int, Doc("how many preimage blobs the mails name, less those that they make themselves", key="blobs")
+        int, Doc("number of preimage blobs named in the mails, except those that the mails create", key="blobs")
     ]
-    at_pin: Annotated[int, Doc("how many of them the pin has")]
-    at_tip: Annotated[int, Doc("how many of them are there behind the stack's last patch")]
-    paths_wanted: Annotated[int, Doc("how many files the patches read", key="paths")]
-    paths: Annotated[int, Doc("how many of them are there behind the stack's last patch", key="paths_found")]
-    base_commit: Annotated[bool, Doc("a mail's `base-commit:` is the pin", key="named_as_base")]
+    at_pin: Annotated[int, Doc("number of these blobs present at the pin")]
+    at_tip: Annotated[int, Doc("number of these blobs present after the stack's last patch")]
+    paths_wanted: Annotated[int, Doc("number of files that the patches read", key="paths")]
+    paths: Annotated[int, Doc("number of these files present after the stack's last patch", key="paths_found")]
+    base_commit: Annotated[bool, Doc("true if a mail's `base-commit:` is the pin", key="named_as_base")]
 
     @property
     def rank(self) -> tuple[int, int]:
@@ -50,7 +50,7 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Target:
-    """The stack to write. `like` is the stack that lends its pin to a new one, None for one that exists."""
+    """The stack to write. `like` is the stack whose pin a new one takes; None for an existing stack."""
 
     stack: Stack
     like: Stack | None
@@ -62,7 +62,7 @@ class Target:
 
 
 class NoBase(PatchctlError):
-    """No stack, or more than one, has what the series is for."""
+    """No stack, or more than one, matches the series."""
 
     code = 4
     kind = "does-not-apply"
@@ -71,9 +71,9 @@ class NoBase(PatchctlError):
 def find_target(
     dist: Distribution, name: str | None, series: Sequence[Foreign], options: Options, pin_files: PinFiles
 ) -> Target:
-    """The stack that `name`, UPSTREAM/STACK, says, made when there is none yet; without a name the one that has all the blobs.
+    """Return the stack named `name`, as UPSTREAM/STACK, created if necessary; without a name, the one with all the blobs.
 
-    Raises NoBase, WrongUse for a name that cannot be.
+    Raises NoBase, WrongUse for an invalid name.
     """
     upstream, _, wanted = (name or "").partition("/")
     if name:
@@ -116,7 +116,7 @@ def _best(found: Sequence[Candidate], any_of_one_pin: bool, dist: Distribution) 
 
 
 def describe(found: Candidate) -> str:
-    """One line on how well a stack fits."""
+    """Return one line on how well a stack fits."""
     named = "; a mail names its commit as base" if found.base_commit else ""
     if not found.wanted:
         return f"{found.name}: {found.paths} of {found.paths_wanted} paths, the patches name no blobs{named}"
@@ -153,7 +153,7 @@ def _candidates(
 
 
 def _preimages(series: Sequence[Foreign], ids: Mapping[bytes, str], options: Options) -> list[Section]:
-    """The sections that begin with a file of the base: not with one that an earlier patch of the series has written."""
+    """Return the sections that start from a file of the base, not from one written by an earlier patch of the series."""
     made: list[str] = []
     written: set[bytes] = set()
     found = []
@@ -189,11 +189,11 @@ def _pin_files(dist: Distribution, stack: Stack, pin_files: PinFiles) -> Files |
     try:
         return pin_files(stack)
     except PatchctlError:
-        return None  # of a stack that cannot be had nothing is known; who names it is told why
+        return None  # an unavailable stack is skipped; naming it explicitly reports the reason
 
 
 def _after_patches(dist: Distribution, stack: Stack) -> dict[bytes, str]:
-    """The ids of the files that a stack's patches change, as its lock has them; one that goes away has none."""
+    """Return the ids of the files that a stack's patches change, from its lock; a deleted file has none."""
     try:
         lock = read_lock(dist.root, stack)
     except DamagedLock:

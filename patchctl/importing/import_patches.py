@@ -1,4 +1,4 @@
-"""An import from end to end: mails, diffs, base, exact application, our form, proof, and only then the distribution."""
+"""An import from end to end: mails, diffs, base, exact application, our format, proof, and only then the distribution."""
 
 from __future__ import annotations
 
@@ -40,20 +40,20 @@ from patchctl.terminal.progress import Progress
 
 @dataclass(frozen=True)
 class Imported:
-    """One mail and the patch that it became."""
+    """A mail and the patch made from it."""
 
-    source: Annotated[str, Doc("the mail, with `#N` for the Nth of an mbox")]
-    file: Annotated[str, Doc("the patch file that it became")]
-    feature: Annotated[str, Doc("the feature's name")]
-    subject: Annotated[str, Doc("its subject")]
-    author: Annotated[str, Doc("name and address, as in the mail")]
-    notes: Annotated[tuple[str, ...], Doc("what was mended, and which prefix was taken off")]
-    open_lines: Annotated[int, Doc("how many lines of the header wait to be filled in")]
+    source: Annotated[str, Doc("path of the mail, with `#N` for the Nth mail of an mbox")]
+    file: Annotated[str, Doc("resulting patch file")]
+    feature: Annotated[str, Doc("feature name")]
+    subject: Annotated[str, Doc("subject line")]
+    author: Annotated[str, Doc("author name and e-mail address, as in the mail")]
+    notes: Annotated[tuple[str, ...], Doc("repairs made to the mail, and the path prefix removed")]
+    open_lines: Annotated[int, Doc("number of header lines to fill in")]
 
 
 @dataclass(frozen=True)
 class ImportResult:
-    """What an import did, or with a dry run would do. `tip_tree` is the tree of the whole stack with the patches on it."""
+    """What an import did, or would do in a dry run. `tip_tree` is the tree of the whole stack, imported patches included."""
 
     target: Target
     base: Base
@@ -66,7 +66,7 @@ class ImportResult:
 
 @dataclass(frozen=True)
 class _Ground:
-    """What the series is laid on: the base, the stack's own patches on it, and a repository that has both."""
+    """What the series is applied to: the base, the stack's own patches on it, and a repository with both."""
 
     base: Base
     existing: Sequence[StackPatch]
@@ -84,8 +84,11 @@ def import_series(
     *,
     dry_run: bool,
 ) -> ImportResult:
-    """Bring the patches of `sources` into the stack `name`. Raises ImportRefused with every fault of every file, and what
-    the sources and the distribution raise; then nothing was written."""
+    """Import the patches of `sources` into the stack `name`.
+
+    Raises ImportRefused with every fault of every file, and what the sources and the distribution raise; nothing is
+    written then.
+    """
     notes = Notebook(options)
     if not dry_run:
         sweep_dead(dist)
@@ -115,7 +118,7 @@ def import_series(
 
 
 def _by_file(faults: Sequence[ImportFault], mails: Sequence[Mail]) -> list[ImportFault]:
-    """In the order of the mails, and of their lines."""
+    """Sort by mail, then by line."""
     order: dict[str, int] = {}
     for number, mail in enumerate(mails):
         order.setdefault(mail.file, number)
@@ -124,8 +127,7 @@ def _by_file(faults: Sequence[ImportFault], mails: Sequence[Mail]) -> list[Impor
 
 
 def _series(messages: list[Message], left: list[Left], notes: Notebook) -> tuple[list[Foreign], list[str]]:
-    """The mails that hold a diff, in order. Cover letters are passed over; a mail without a diff is a fault, and so is one
-    that is there twice."""
+    """Return the mails with a diff, in order. Cover letters are skipped; a mail without a diff or a duplicate is a fault."""
     found = {id(m): read_diff(m) for m in messages}
     kept: list[Message] = []
     seen: dict[str, str] = {}
@@ -176,7 +178,7 @@ def _matched(
     progress: Progress,
     scratch: Path,
 ) -> tuple[_Ground, BaseMatch, list[Matched]]:
-    """The series laid on the stack. An sdist lacks files: where the series reads one of those, git is asked as well."""
+    """Apply the series to the stack. If the series reads a file that the sdist lacks, git is tried as well."""
     stack = target.stack
     upstream = dist.upstream(stack.upstream)
     base = obtain(stack.upstream, upstream, stack, places, progress)
@@ -214,7 +216,7 @@ def _laid(
 
 
 def _on_base(target: Target) -> list[str]:
-    """How well the series fits, and which other stack it fits better."""
+    """Return how well the series fits, and which other stack it fits better."""
     own = (target.like or target.stack).name
     chosen = [c for c in target.candidates if c.stack == own and c.upstream == target.stack.upstream]
     said = [f"base: {describe(c)}" for c in chosen]
@@ -227,7 +229,7 @@ def _on_base(target: Target) -> list[str]:
 def _exported(
     dist: Distribution, stack: Stack, ground: _Ground, matched: Sequence[Matched]
 ) -> tuple[list[Exported], list[StackPatch]]:
-    """The patches in our own form, numbered behind the stack's; and what they were made of."""
+    """Return the patches in our format, numbered after the stack's, and their origins."""
     taken = {p.feature for p in ground.existing}
     patches = []
     for one in matched:
@@ -267,7 +269,7 @@ def _commit(built: Built, number: int) -> CommitInfo:
 
 
 def _proven(dist: Distribution, ground: _Ground, folder: Path, exported: Sequence[Exported], match: BaseMatch) -> str:
-    """The tree that the staged files give, read as `apply` reads them. It has to be the one that the mails gave."""
+    """Return the tree that the staged files give when read as by `apply`; it must equal the tree of the mails."""
     patches = [load_patch(folder / place_of(e.name), dist.root) for e in exported]
     built = _built(ground, patches)
     if built.tip_tree != TreeBuilder(match.files).write():

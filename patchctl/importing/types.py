@@ -1,4 +1,4 @@
-"""What the parts of an import hand to each other: options, mails, notes, faults, and the error that carries all of them."""
+"""The types shared by the parts of an import: options, mails, notes, faults, and the error that carries all faults."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SHOWN = 200
 
 @dataclass(frozen=True)
 class ImportFault:
-    """Why a file cannot be taken, and what to try. `line` counts from 1 in the file, None where the mail is encoded.
+    """Why a file cannot be imported, and what to try. `line` counts from 1 in the file; None for an encoded mail.
 
     `kind`: mail, charset, line-ends, blank-line, author, date, subject, ids, diff, policy, duplicate or does-not-apply.
     """
@@ -37,7 +37,7 @@ class ImportFault:
 
 
 class ImportRefused(PatchctlError):
-    """Every fault of every file. Nothing was written. Exit code 4 when patches do not apply and nothing else is wrong."""
+    """Every fault of every file; nothing was written. Exit code 4 if the only faults are patches that do not apply."""
 
     code = 2
     kind = "patch"
@@ -65,7 +65,7 @@ class ImportRefused(PatchctlError):
 
 @dataclass(frozen=True)
 class Options:
-    """What the user asked for. `strip` is `git am`'s -p, None to find it; `maps` are (old, new) prefixes of paths."""
+    """The user's options. `strip` is `git am`'s -p, None to detect it; `maps` are (old, new) path prefixes."""
 
     repair: frozenset[str] = frozenset()
     author: tuple[str, str] | None = None
@@ -79,7 +79,7 @@ class Options:
 
 @dataclass
 class Mail:
-    """One mail or diff as it came. `first` is the 0-based line of the file at which `data` begins."""
+    """A mail or diff, unparsed. `first` is the 0-based line of the file at which `data` begins."""
 
     file: str
     shown: str
@@ -90,18 +90,18 @@ class Mail:
 
 @dataclass(frozen=True)
 class Left:
-    """What was passed over: a cover letter, a file that is no mail."""
+    """A skipped file: a cover letter or a file that is not a mail."""
 
-    file: Annotated[str, Doc("its path, with `#N` for the Nth mail of an mbox")]
-    why: Annotated[str, Doc("why it was passed over")]
+    file: Annotated[str, Doc("path, with `#N` for the Nth mail of an mbox")]
+    why: Annotated[str, Doc("why the file was skipped")]
 
 
 @dataclass
 class Message:
-    """A mail as `git am` reads it: the commit's words, and the lines of its diff.
+    """A mail as `git am` reads it: the commit message and the lines of the diff.
 
-    `line` gives the file's line (0-based) of the diff's first line; None where the mail was encoded.
-    `part` is what `[PATCH n/m]` says.
+    `line` is the file's line (0-based) of the diff's first line; None if the mail was encoded. `part` is the text of
+    `[PATCH n/m]`.
     """
 
     mail: Mail
@@ -116,12 +116,12 @@ class Message:
     base_commit: str | None = None
 
     def place(self, at: int) -> int | None:
-        """The file's line, from 1, of the diff's line `at`."""
+        """Return the file's line, from 1, for the diff's line `at`."""
         return None if self.line is None else self.line + at + 1
 
 
 class Notebook:
-    """Collects faults, and turns those that a repair was asked for into notes of their mail."""
+    """Collects faults, and turns those with a requested repair into notes of their mail."""
 
     def __init__(self, options: Options) -> None:
         self.options = options
@@ -131,8 +131,9 @@ class Notebook:
         self.faults.append(ImportFault(mail.file if line is not None else mail.shown, line, kind, what, hint))
 
     def mend(self, mail: Mail, line: int | None, kind: Repair, what: str, done: str) -> None:
-        """Note a repair that was asked for, or the fault that stays without it. The repair itself is done in either
-        case, so that what lies behind it is found in the same run."""
+        """Note a requested repair, or record the fault if it was not requested. Callers repair in either case, so that
+        later faults are found in the same run.
+        """
         if kind in self.options.repair:
             mail.repairs.append(f"{kind}: {done}")
         else:

@@ -34,37 +34,37 @@ from patchctl.workspace.state import load_state
 
 @dataclass(frozen=True)
 class InstallOptions:
-    """How to install. With `isolated`, setup.py's requirements come from the package indexes, for this run only."""
+    """How to install. With `isolated`, requirements of setup.py come from the package indexes, for this run only."""
 
-    python: Annotated[str, Doc("the interpreter, in full")]
-    editable: Annotated[bool, Doc("the packages lead to the trees")] = False
-    native: Annotated[bool, Doc("upstream's builds compiled their extensions", key="build_native")] = False
+    python: Annotated[str, Doc("absolute path of the interpreter")]
+    editable: Annotated[bool, Doc("true for an editable install, which imports from the trees")] = False
+    native: Annotated[bool, Doc("true if extensions are compiled by upstream's build", key="build_native")] = False
     isolated: bool = True
-    dry_run: Annotated[bool, Doc("nothing was installed")] = False
+    dry_run: Annotated[bool, Doc("true if nothing was installed")] = False
 
 
 @dataclass(frozen=True)
 class InstalledTree:
-    """A tree as a package."""
+    """A tree installed as a package."""
 
-    upstream: Annotated[str, Doc("its name")]
-    distribution: Annotated[str, Doc("the package's name, as pip has it")]
-    version: Annotated[str, Doc("its version")]
-    replaced: Annotated[str | None, Doc("the version that the environment had")]
-    tip_commit: Annotated[str, Doc("the commit of the tree that was installed")]
-    imports: Annotated[tuple[Import, ...], Doc("what Python finds, in a dry run before")]
+    upstream: Annotated[str, Doc("upstream name")]
+    distribution: Annotated[str, Doc("distribution name, as pip lists it")]
+    version: Annotated[str, Doc("installed version")]
+    replaced: Annotated[str | None, Doc("version that was installed before; null if none")]
+    tip_commit: Annotated[str, Doc("commit of the installed tree")]
+    imports: Annotated[tuple[Import, ...], Doc("how Python resolves the packages; in a dry run, before the install")]
 
 
 @dataclass(frozen=True)
 class Installation:
-    """What an install did, or in a dry run would do."""
+    """What an install did, or would do in a dry run."""
 
-    trees: Annotated[tuple[InstalledTree, ...], Doc("in the order of their names")]
-    passed_by: Annotated[Mapping[str, str], Doc("by upstream: why it was not installed")]
+    trees: Annotated[tuple[InstalledTree, ...], Doc("trees, sorted by name")]
+    passed_by: Annotated[Mapping[str, str], Doc("upstreams not installed, with the reason")]
     profile: Profile | None = None
     packages: Annotated[
         tuple[PackageDifference, ...] | None,
-        Doc("how the environment differs from the lock of the profile's requirements; null where there is none for it"),
+        Doc("differences between the environment and the lock of the profile's requirements; null if there is no lock"),
     ] = None
 
 

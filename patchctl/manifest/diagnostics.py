@@ -19,11 +19,11 @@ LONGEST_QUOTE = 80
 class Problem:
     """One error."""
 
-    file: Annotated[str, Doc("the manifest, or the mail")]
-    line: Annotated[int, Doc("from 1; 1 where the line is not known, as in an encoded mail")]
-    column: Annotated[int, Doc("from 1")]
-    key: Annotated[str, Doc("as in `pin.commit`; empty for the whole file; of a mail the kind of fault")]
-    what: Annotated[str, Doc("the fault")]
+    file: Annotated[str, Doc("manifest or mail")]
+    line: Annotated[int, Doc("line number, from 1; 1 if unknown, as in an encoded mail")]
+    column: Annotated[int, Doc("column number, from 1")]
+    key: Annotated[str, Doc("key path, such as `pin.commit`; empty for the whole file; for a mail, the kind of fault")]
+    what: Annotated[str, Doc("description of the fault")]
 
     @property
     def where(self) -> Where:

@@ -54,23 +54,25 @@ class Override:
 
 @dataclass(frozen=True)
 class LeftOutPackages:
-    """Packages that a tree declares and that are not installed."""
+    """Packages that a tree declares but that are not installed."""
 
-    packages: Annotated[list[Packages], OneOrMore(), Doc("Their names; nvidia-* is every name with this prefix.")]
+    packages: Annotated[
+        list[Packages], OneOrMore(), Doc("Package names; nvidia-* matches every name with this prefix.")
+    ]
     reason: Annotated[Text, Doc("What requires them, and why they are not needed here.")]
-    breaks: Annotated[Text | None, Doc("What breaks if one is installed anyway; null for nothing.")] = None
+    breaks: Annotated[Text | None, Doc("What breaks if one is installed anyway; null if nothing does.")] = None
 
 
 @dataclass(frozen=True)
 class Elsewhere:
-    """Packages of another index: another build than the package index has, or a version it lacks.
+    """Packages from another index: a different build, or a version that the package index lacks.
 
     They have no digest in the lock. Exactly one of `local` and `version` is set.
     """
 
-    packages: Annotated[list[Distributed], OneOrMore(), Doc("Their names.")]
+    packages: Annotated[list[Distributed], OneOrMore(), Doc("Package names.")]
     platform: Annotated[Platform, Doc("The platform that needs them.")]
-    index: Annotated[Address, Doc("The index that has the build.")]
+    index: Annotated[Address, Doc("The index that provides the build.")]
     reason: Annotated[Text, Doc("Why the package index's own build does not work.")]
     local: Annotated[Name | None, Doc("The build's local version: cpu in 2.9.0+cpu.")] = None
     version: Annotated[
@@ -81,7 +83,7 @@ class Elsewhere:
 
 @dataclass(frozen=True)
 class RequirementSet:
-    """manifests/requirements/NAME/set.yaml: how trees, profiles and recipes give one resolved lock per platform."""
+    """manifests/requirements/NAME/set.yaml: how trees, profiles and recipes resolve to one lock per platform."""
 
     schema: FormatVersion
     name: Annotated[Name, Doc("The set's name, equal to this file's folder.")]

@@ -69,7 +69,7 @@ Releases = Annotated[
 ObjectId = Annotated[str, _OBJECT_ID]
 Sha256 = Annotated[str, _SHA256]
 Name = Annotated[str, Pattern(r"[a-z0-9][a-z0-9._-]*", "a name of lower-case letters, digits, '.', '_' and '-'")]
-# `shared` is the folder beside those of an upstream's stacks.
+# `shared` is a folder next to those of an upstream's stacks.
 StackName = Annotated[
     str,
     Pattern(r"(?!shared$)[a-z0-9][a-z0-9._-]*", "a name of lower-case letters, digits, '.', '_' and '-', not 'shared'"),
@@ -126,7 +126,8 @@ class Sdist:
     untracked: Annotated[
         dict[RelativePath, Text],
         Doc(
-            "A file or folder of the archive that the pinned commit does not track, such as a submodule's files: why it is there."
+            "Files or folders of the archive that the pinned commit does not track, such as a submodule's files, with"
+            " the reason."
         ),
     ] = field(default_factory=dict)
 
@@ -139,7 +140,7 @@ class Pin:
     """
 
     commit: Annotated[ObjectId | None, Doc("The full commit id; null if only the source distribution is pinned.")]
-    tree: Annotated[ObjectId | None, Doc("The commit's tree; null if it is not known.")] = None
+    tree: Annotated[ObjectId | None, Doc("The commit's tree id; null if unknown.")] = None
     tag: Annotated[Tag | None, Doc("The tag that named the commit; for people, never resolved.")] = None
     sdist: Annotated[Sdist | None, Doc("The source distribution with the same files; null if there is none.")] = None
 
@@ -177,48 +178,55 @@ class Stack:
     comes_from: Annotated[
         Name | None,
         Doc(
-            "The stack of the same upstream, at another pin, that this one was made from: a feature without tests or"
-            " mutations here uses those it has there."
+            "The stack of the same upstream, at another pin, that this one was derived from. Features without tests or"
+            " mutations here use those of that stack."
         ),
     ] = None
     replace: Annotated[
-        dict[PatchFile, PatchFile], Doc("A patch of the extended stack: the patch that replaces it.")
+        dict[PatchFile, PatchFile], Doc("Patches of the extended stack, with the patch that replaces each.")
     ] = field(default_factory=dict)
-    dropped: Annotated[dict[Feature, Text], Doc("A feature of that stack that this one leaves out: why.")] = field(
-        default_factory=dict
-    )
+    dropped: Annotated[
+        dict[Feature, Text], Doc("Features of the `comes_from` stack that this one leaves out, with the reason.")
+    ] = field(default_factory=dict)
     postponed: Annotated[
         dict[Feature, Text],
-        Doc("A feature of that stack that this one does not have yet: why, and who or what it is waiting for."),
+        Doc("Features of the `comes_from` stack not ported yet, with the reason and what they wait for."),
     ] = field(default_factory=dict)
     generated: Annotated[list[GeneratedFile], Doc("Files that upstream's build would write.")] = field(
         default_factory=list
     )
     unlinted: Annotated[
         dict[Name, Text],
-        Doc("A rule about single patch files that imported patches of this stack may break (docs/lint-rules.md): why."),
+        Doc(
+            "Rules for single patch files (docs/lint-rules.md) that imported patches of this stack may break, with the"
+            " reason."
+        ),
     ] = field(default_factory=dict)
-    note: Annotated[Text | None, Doc("Anything a reader should know.")] = None
+    note: Annotated[Text | None, Doc("Additional information for readers.")] = None
 
 
 @dataclass(frozen=True)
 class Regenerated:
     """Files that upstream tracks but generates with a script of its own: they are regenerated, never merged."""
 
-    prefix: Annotated[RelativePath, Doc("The prefix of their paths.")]
-    script: Annotated[RelativePath, Doc("Upstream's script that writes them, run in the tree.")]
-    needs: Annotated[Import, Doc("A package that its Python must have.")]
+    prefix: Annotated[RelativePath, Doc("The common path prefix of the files.")]
+    script: Annotated[RelativePath, Doc("Upstream's script that writes them; it runs in the tree.")]
+    needs: Annotated[Import, Doc("An import package that the script's Python needs.")]
 
 
 @dataclass(frozen=True)
 class Companions:
-    """Where an upstream says which revisions of the others it goes with: its image's Dockerfile, say."""
+    """Where an upstream names the revisions of other upstreams that it supports, such as its image's Dockerfile."""
 
     file: Annotated[
-        Expression, Doc("A regular expression for the file's whole path; of several files the newest name is read.")
+        Expression,
+        Doc(
+            "A regular expression that matches the file's whole path; if several files match, the newest name is used."
+        ),
     ]
     revisions: Annotated[
-        dict[Name, Expression], Doc("An upstream: a regular expression whose group is its tag or branch in that file.")
+        dict[Name, Expression],
+        Doc("Other upstreams, each with a regular expression whose group captures its tag or branch in that file."),
     ]
 
 
@@ -230,40 +238,40 @@ class Upstream:
     license: Annotated[Text, Doc("Its licence, as an SPDX expression.")]
     git: Annotated[list[GitUrl], Doc("Repositories, tried in order.")] = field(default_factory=list)
     sdist: Annotated[Distributed | None, Doc("Its name on the package index; null if it is not there.")] = None
-    packages: Annotated[dict[Import, RelativePath], Doc("Import packages that it provides: the folder of each.")] = (
-        field(default_factory=dict)
-    )
-    regenerated: Annotated[Regenerated | None, Doc("Files that a script of upstream writes.")] = None
+    packages: Annotated[
+        dict[Import, RelativePath], Doc("Import packages that it provides, with the folder of each.")
+    ] = field(default_factory=dict)
+    regenerated: Annotated[Regenerated | None, Doc("Files that upstream generates with a script.")] = None
     releases: Annotated[
         Text | None,
-        Doc("The prefix of the version in its release branches; null if releases are tags."),
+        Doc("The version prefix of its release branches; null if releases are tags."),
     ] = None
-    companions: Annotated[Companions | None, Doc("Where it says which revisions of other upstreams it goes with.")] = (
-        None
-    )
-    note: Annotated[Text | None, Doc("Anything a reader should know.")] = None
+    companions: Annotated[
+        Companions | None, Doc("Where it names the revisions of other upstreams that it supports.")
+    ] = None
+    note: Annotated[Text | None, Doc("Additional information for readers.")] = None
 
 
 @dataclass(frozen=True)
 class Requirement:
-    """Something that profiles run on and we do not patch: torch_npu, torch, CANN, the driver."""
+    """A runtime requirement that we do not patch: torch_npu, torch, CANN, the driver."""
 
     summary: Annotated[Text, Doc("What it is, in one line.")]
     kind: Annotated[
         Literal["python", "system"],
-        Doc("python: a distribution installed beside the frameworks; system: anything else."),
+        Doc("python: a distribution installed with the frameworks; system: anything else."),
     ]
     distribution: Annotated[Distributed | None, Doc("Its name on the package index, for kind python.")] = None
-    note: Annotated[Text | None, Doc("Anything a reader should know.")] = None
+    note: Annotated[Text | None, Doc("Additional information for readers.")] = None
 
 
 @dataclass(frozen=True)
 class Upstreams:
-    """manifests/upstreams.yaml: the projects that are patched, and what they run on."""
+    """manifests/upstreams.yaml: the patched projects and their runtime requirements."""
 
     schema: FormatVersion
-    upstreams: Annotated[dict[Name, Upstream], Doc("The projects that are patched.")]
-    requirements: Annotated[dict[Name, Requirement], Doc("What profiles run on, unpatched.")] = field(
+    upstreams: Annotated[dict[Name, Upstream], Doc("The patched projects.")]
+    requirements: Annotated[dict[Name, Requirement], Doc("Unpatched runtime requirements of profiles.")] = field(
         default_factory=dict
     )
 
@@ -283,7 +291,7 @@ class Images:
     """The base images of scripts/build_image.sh."""
 
     base: Annotated[Text | None, Doc("Base of Dockerfile: CANN and Python.")] = None
-    into: Annotated[Text | None, Doc("Base of Dockerfile.into: an image that has the upstreams.")] = None
+    into: Annotated[Text | None, Doc("Base of Dockerfile.into: an image with the upstreams installed.")] = None
 
 
 @dataclass(frozen=True)
@@ -291,34 +299,30 @@ class Release:
     """manifests/releases/NAME.yaml: the stacks that upstreams support together, for every profile that supports it."""
 
     schema: FormatVersion
-    name: Annotated[
-        ReleaseName, Doc("The release's name, equal to this file's name. The later name is the newer release.")
-    ]
+    name: Annotated[ReleaseName, Doc("The release's name, equal to this file's name. Later names are newer releases.")]
     summary: Annotated[Text, Doc("What it is, in one line.")]
     extends: Annotated[
         ReleaseName | None,
-        Doc("The release that provides everything this one does not set itself: stacks, runtime and so on."),
+        Doc("The release to inherit from: stacks, runtime and every other key not set here."),
     ] = None
-    stacks: Annotated[dict[Name, Name], Doc("An upstream: the name of one of its stacks.")] = field(
-        default_factory=dict
-    )
-    runtime: Annotated[dict[Name, Specifier], Doc("A requirement: the version that the stacks were chosen for.")] = (
-        field(default_factory=dict)
-    )
+    stacks: Annotated[dict[Name, Name], Doc("The stack of each upstream.")] = field(default_factory=dict)
+    runtime: Annotated[
+        dict[Name, Specifier], Doc("The version of each requirement that the stacks were chosen for.")
+    ] = field(default_factory=dict)
     requirements: Annotated[
         Name | None, Doc("The folder in manifests/requirements/ whose lock is installed; null for none.")
     ] = None
-    pinned: Annotated[dict[Name, PinnedUpstream], Doc("Upstreams that are needed besides the stacks, unpatched.")] = (
-        field(default_factory=dict)
+    pinned: Annotated[dict[Name, PinnedUpstream], Doc("Unpatched upstreams needed in addition to the stacks.")] = field(
+        default_factory=dict
     )
     environment: Annotated[
         Name | None,
         Doc(
-            "The folder in tests/behaviour/environments/ that its behaviour tests' environment is built from; null for none."
+            "The folder in tests/behaviour/environments/ that defines the environment for behaviour tests; null for none."
         ),
     ] = None
-    images: Annotated[Images, Doc("The base images for its images.")] = field(default_factory=Images)
-    note: Annotated[Text | None, Doc("Anything a reader should know.")] = None
+    images: Annotated[Images, Doc("The base images.")] = field(default_factory=Images)
+    note: Annotated[Text | None, Doc("Additional information for readers.")] = None
 
     def over(self, base: Release) -> Release:
         """Return this release with whatever it does not set itself taken from `base`."""
@@ -352,9 +356,9 @@ def among(releases: str, name: str) -> bool:
 class OnRelease:
     """How a profile differs from a release that it supports."""
 
-    stacks: Annotated[
-        dict[Name, Name], Doc("An upstream of the release: the stack to use instead of the release's.")
-    ] = field(default_factory=dict)
+    stacks: Annotated[dict[Name, Name], Doc("The stack to use instead of the release's, by upstream.")] = field(
+        default_factory=dict
+    )
     leaves_out: Annotated[list[Name], Doc("Upstreams of the release that the profile does not need.")] = field(
         default_factory=list
     )
@@ -379,25 +383,25 @@ class Profile:
 
     schema: FormatVersion
     name: Annotated[Name, Doc("The profile's name, equal to this file's name.")]
-    summary: Annotated[Text, Doc("What it is for, in a line.")]
+    summary: Annotated[Text, Doc("What it is for, in one line.")]
     releases: Annotated[
         dict[Releases, OnRelease],
-        Doc("Releases that it supports, by name or limits: how it differs there, {} if it does not."),
+        Doc("Supported releases, by name or limits, with the profile's differences on each; {} for none."),
     ] = field(default_factory=dict)
-    stacks: Annotated[dict[Name, Name], Doc("Without releases, an upstream: the name of one of its stacks.")] = field(
+    stacks: Annotated[dict[Name, Name], Doc("Without releases: the stack of each upstream.")] = field(
         default_factory=dict
     )
     without: Annotated[list[Feature], Doc("Features that the profile leaves out on every release.")] = field(
         default_factory=list
     )
     runtime: Annotated[
-        dict[Name, Specifier], Doc("Without releases, a requirement: the version that the stacks were chosen for.")
+        dict[Name, Specifier], Doc("Without releases: the version of each requirement that the stacks were chosen for.")
     ] = field(default_factory=dict)
     requirements: Annotated[
         Name | None,
-        Doc("Without releases, the folder in manifests/requirements/ whose lock is installed; null for none."),
+        Doc("Without releases: the folder in manifests/requirements/ whose lock is installed; null for none."),
     ] = None
-    note: Annotated[Text | None, Doc("Anything a reader should know.")] = None
+    note: Annotated[Text | None, Doc("Additional information for readers.")] = None
 
     @property
     def release(self) -> str | None:
@@ -440,10 +444,10 @@ class Named:
 
 @dataclass(frozen=True)
 class Practice:
-    """manifests/practice.yaml: what practice documents call things, and what they are called here."""
+    """manifests/practice.yaml: switches named in practice documents, and their equivalents here."""
 
     schema: FormatVersion
-    switches: Annotated[dict[Text, Named], Doc("A switch as the documents write it.")]
+    switches: Annotated[dict[Text, Named], Doc("Switches, as the documents write them.")]
 
 
 @dataclass(frozen=True)

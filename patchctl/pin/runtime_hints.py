@@ -1,4 +1,4 @@
-"""What a new pin needs, read from its files and never run: versions for a profile's `runtime:`, and imports nothing provides."""
+"""What a new pin needs, read from its files without running them: `runtime:` versions, and imports that nothing provides."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ _CANN = re.compile(r"^FROM\s+\S*cann:([0-9][0-9A-Za-z.]*)", re.IGNORECASE)
 
 @dataclass(frozen=True)
 class Proposal:
-    """What a file of upstream's says of a requirement."""
+    """A requirement version found in one of upstream's files."""
 
-    name: Annotated[str, Doc("a requirement of upstreams.yaml")]
-    value: Annotated[str, Doc("the version or limits")]
-    file: Annotated[str, Doc("the file of upstream's that says so")]
-    line: Annotated[int, Doc("its line, from 1")]
+    name: Annotated[str, Doc("requirement name in upstreams.yaml")]
+    value: Annotated[str, Doc("version or limits")]
+    file: Annotated[str, Doc("upstream file that states it")]
+    line: Annotated[int, Doc("line number in that file, from 1")]
 
 
 def propose(requirements: Mapping[str, Requirement], source: BaseReader) -> list[Proposal]:
-    """Each requirement of the distribution with every value that a build file names, once."""
+    """Return each requirement of the distribution with every distinct value in a build file."""
     found: list[Proposal] = []
     for path in build_files(source):
         for number, line in enumerate(source.text(path).splitlines(), 1):
@@ -46,7 +46,7 @@ def propose(requirements: Mapping[str, Requirement], source: BaseReader) -> list
 
 
 def build_files(source: BaseReader) -> list[bytes]:
-    """The files of a tree that declare requirements."""
+    """Return the files of a tree that declare requirements."""
     return sorted(p for p in source.files if _FILES.fullmatch(p.decode("utf-8", "replace")))
 
 
@@ -65,14 +65,14 @@ def _value(name: str, needed: Requirement, line: str) -> str | None:
 
 _IMPORT = re.compile(r"(?m)^(?:import|from)[ \t]+([A-Za-z_]\w*)")
 _WORD = re.compile(r"[A-Za-z0-9][\w.-]*")
-# How an index spells the package of a module.
+# The name of a module's package on the index.
 _SPELLINGS = ("{0}", "py{0}", "python-{0}", "{0}-python")
 
 
 def new_imports(dist: Distribution, upstream: Upstream, old: BaseReader, new: BaseReader) -> list[str]:
-    """A line for each module that the package imports at top level in `new` and not in `old`, and that nothing provides.
+    """Return a line for each module that the package imports at top level in `new` but not in `old`, and that nothing provides.
 
-    Imports in a `try` are left out: the package does without them.
+    Imports in a `try` are ignored: the package works without them.
     """
     fresh: dict[str, str] = {}
     for path in _package(upstream, new):
@@ -92,13 +92,13 @@ def new_imports(dist: Distribution, upstream: Upstream, old: BaseReader, new: Ba
 
 
 def _package(upstream: Upstream, source: BaseReader) -> Iterator[bytes]:
-    """The Python files that are installed."""
+    """Yield the Python files that are installed."""
     tops = tuple(f"{folder}/".encode() for folder in upstream.packages.values())
     return (path for path in sorted(source.files) if path.endswith(b".py") and path.startswith(tops))
 
 
 def _line_of(text: str, name: str) -> int | None:
-    """The line of a module's body that imports this; None if it stands in a string, or the text cannot be parsed."""
+    """Return the line of the module's import statement; None if the text has none or cannot be parsed."""
     try:
         body = ast.parse(text).body
     except (SyntaxError, ValueError, RecursionError):
@@ -112,7 +112,7 @@ def _line_of(text: str, name: str) -> int | None:
 
 
 def _provided(dist: Distribution, source: BaseReader, names: Iterable[str]) -> set[str]:
-    """The names that Python, the tree, another upstream or a requirement of the tree provides."""
+    """Return the names provided by Python, the tree, another upstream or a requirement of the tree."""
     has = {path.partition(b"/")[0].removesuffix(b".py").decode("utf-8", "replace") for path in source.files}
     has |= {package.partition(".")[0] for one in dist.upstreams.values() for package in one.packages} | {
         *sys.stdlib_module_names

@@ -1,9 +1,9 @@
-"""Begins a patch: a work tree with a commit that holds the header, and a test, a probe and a mutation from templates/*.in.
+"""Starts a patch: a work tree with a commit that holds the header, and a test, a probe and a mutation from templates/*.in.
 
-Existing files are kept. The commit comes last, and a run that fails before it removes the files that it wrote; after a kill, run it
-again.
+Existing files are kept. The commit comes last, and a run that fails before it removes the files that it wrote; after a
+kill, run it again.
 
-What a person has to fill in is marked with `MARKER`, which the lint rule `filled-in` looks for. Until then the test fails, the probe
+Parts to fill in are marked with `MARKER`, which the lint rule `filled-in` reports. Until then the test fails, the probe
 raises, and the mutation names a file that does not exist.
 """
 
@@ -32,33 +32,34 @@ from patchctl.workspace.edit import open_stack
 
 MARKER = "TODO(new)"
 _FOLDER = Path(__file__).with_name("templates")
-# As the lint rule feature-form has it, and short enough for the names of files.
+# Matches the lint rule feature-form, and is short enough for file names.
 _FEATURE = re.compile(r"[a-z0-9][a-z0-9_]{0,99}")
 
 
 @dataclass(frozen=True)
 class NewPatch:
-    """What was begun, as `new` prints it. Files are below the root."""
+    """What `new` created and prints. Files are relative to the root."""
 
-    upstream: Annotated[str, Doc("its name")]
-    stack: Annotated[str, Doc("the stack's name")]
-    feature: Annotated[str, Doc("the feature")]
-    folder: Annotated[Path, Doc("the work tree, as of `edit`")]
-    base: Annotated[str, Doc("the unpatched commit")]
-    tip: Annotated[str, Doc("the commit with the header, which changes nothing yet")]
+    upstream: Annotated[str, Doc("upstream name")]
+    stack: Annotated[str, Doc("stack name")]
+    feature: Annotated[str, Doc("feature name")]
+    folder: Annotated[Path, Doc("work tree, as for `edit`")]
+    base: Annotated[str, Doc("unpatched base commit")]
+    tip: Annotated[str, Doc("commit that holds the header; it changes no files yet")]
     written: Annotated[
-        tuple[str, ...], Doc("test, probe and mutation, below the root; none where the distribution keeps no tests")
+        tuple[str, ...],
+        Doc("test, probe and mutation files written, relative to the root; empty if the distribution has no tests"),
     ]
-    kept: Annotated[tuple[str, ...], Doc("those of them that were there")]
+    kept: Annotated[tuple[str, ...], Doc("of these files, those that already existed")]
 
 
 def new_patch(
     dist: Distribution, stack: Stack, feature: str, folder: Path | None, options: SourceOptions, progress: Progress
 ) -> NewPatch:
-    """Begin the feature on the stack, in a work tree in `folder` or where `edit` makes it.
+    """Start the feature on the stack, in a work tree in `folder` or the default of `edit`.
 
-    Raises WrongUse for a wrong name or one that the stack has, LocalEdits when the work tree holds work that was not exported
-    or a file is in the way of a folder, SourceUnavailable.
+    Raises WrongUse for an invalid or existing name, LocalEdits if the work tree holds unexported work or a file blocks
+    a folder, SourceUnavailable.
     """
     _check_name(dist, stack, feature)
     texts = _files(dist, stack, feature)
@@ -88,7 +89,7 @@ def _write(file: Path, text: str) -> None:
 
 
 def _forget(file: Path) -> None:
-    with suppress(OSError):  # whatever was in the way of the file is told of, and stands in the way of this too
+    with suppress(OSError):  # what blocked the file is reported, and blocks this too
         file.unlink(missing_ok=True)
 
 
@@ -104,7 +105,7 @@ def _check_name(dist: Distribution, stack: Stack, feature: str) -> None:
 
 
 def _files(dist: Distribution, stack: Stack, feature: str) -> dict[str, str]:
-    """Test, probe and mutation by their paths below the root; nothing where a distribution has its tests elsewhere."""
+    """Return test, probe and mutation by path below the root; empty if the distribution keeps its tests elsewhere."""
     if not keeps_tests(dist.root):
         return {}
     folder = f"patches/{stack.upstream}/{stack.name}/{feature}"
@@ -117,7 +118,7 @@ def _files(dist: Distribution, stack: Stack, feature: str) -> dict[str, str]:
 
 
 def _commit(folder: Path, tip: str, stack: Stack, message: str) -> str:
-    """A commit of this message that changes nothing, on the branch that `edit` makes; whoever amends it makes it a patch."""
+    """Create an empty commit with this message on the branch of `edit`; amending it makes it a patch."""
     work = WorkTree(folder / ".git", folder)
     who = dict(zip(("user.name", "user.email"), COMMITTER, strict=True))
     settings = [o for key, value in who.items() for o in ("-c", f"{key}={value}")]
@@ -127,5 +128,5 @@ def _commit(folder: Path, tip: str, stack: Stack, message: str) -> str:
 
 
 def rendered(template: str, **values: str) -> str:
-    """The text of templates/<template>.in."""
+    """Return the text of templates/<template>.in."""
     return Template((_FOLDER / f"{template}.in").read_text(encoding="utf-8")).substitute(values)

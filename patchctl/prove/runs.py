@@ -1,9 +1,9 @@
-"""Runs behaviour tests on trees, in a pytest of their own, and judges what came of them.
+"""Runs behaviour tests on trees, each file in its own pytest process, and judges the results.
 
-What the distribution promises this program (the conftest.py at its root): it takes `--trees DIR`, `--stack UPSTREAM/STACK` for the
-stack that each tree is of, and `--used FILE`, where it writes which files of the distribution the run read as tests and
-probes; and each test's mark (on, off, misuse) stands in the JUnit report as a property `mark`. With `--dropped UPSTREAM/FEATURE` it runs
-the tests of that feature where its stack does not carry it.
+The distribution's root conftest.py must support: `--trees DIR`; `--stack UPSTREAM/STACK` for the stack of each tree;
+`--used FILE`, to which it writes the distribution's files read as tests and probes; a property `mark` (on, off, misuse)
+for each test in the JUnit report; and `--dropped UPSTREAM/FEATURE`, which runs the tests of a feature whose stack does
+not have it.
 """
 
 from __future__ import annotations
@@ -33,24 +33,24 @@ RUN_TIMEOUT_S = 3600
 # probe that its time limit killed, wherever it ran: on a loaded machine that shows nothing of the code.
 PROBE_FAILED = re.compile(r'failed on setup with "AssertionError: \S+ \(rank \d+\) ended with')
 TIMED_OUT = re.compile(r"AssertionError: \S+ \(rank \d+\) was killed after")
-# What follows these words is the end of the program's output; the cause is in its last lines.
+# The program's output follows these words; the cause is in its last lines.
 PROBE_SAID = re.compile(r"AssertionError: \S+ \(rank \d+\)(?: ended with|:) ")
 MESSAGE_CHARS = 200
 
 
 @dataclass(frozen=True)
 class PytestOutcome:
-    """What became of one test."""
+    """The result of one test."""
 
-    test: Annotated[str, Doc("its name", line=True)]
-    mark: Annotated[str, Doc("on, off or misuse", line=True)]
-    result: Annotated[str, Doc("passed, failed, error or skipped", line=True)]
-    message: Annotated[str, Doc("the first line of what pytest said; empty where it passed", line=True)]
+    test: Annotated[str, Doc("test name", line=True)]
+    mark: Annotated[str, Doc("`on`, `off` or `misuse`", line=True)]
+    result: Annotated[str, Doc("`passed`, `failed`, `error` or `skipped`", line=True)]
+    message: Annotated[str, Doc("first line of pytest's message; empty if the test passed", line=True)]
 
 
 @dataclass
 class PytestRun:
-    """The outcomes of one or more runs and the files that they used; of one, the `command` that repeats it."""
+    """The outcomes of one or more runs and the files that they used; for a single run, the `command` that repeats it."""
 
     outcomes: list[PytestOutcome] = field(default_factory=list)
     used: set[str] = field(default_factory=set)
@@ -81,7 +81,7 @@ class Bench:
     def run(
         self, tests: Sequence[str], trees: Path, marks: str, note: Callable[[str], None], *options: str
     ) -> PytestRun:
-        """Run each test file in a process of its own, slow tests too; `note` is told of each as it begins."""
+        """Run each test file in its own process, slow tests included; `note` is called as each begins."""
         total = PytestRun()
         for number, test in enumerate(tests, 1):
             note(f"{Path(test).name} on the {trees.name} trees, file {number} of {len(tests)}")
@@ -96,7 +96,7 @@ class Bench:
             command += [test, f"--trees={trees.resolve()}", *(f"--stack={name}" for name in self.stacks)]
             command += [f"--junitxml={report}", f"--used={used}", "--slow", f"--basetemp={folder}/tmp", *options]
             command += ["-m", marks] if marks else []
-            # What is on record is of programs that were started, and not forked.
+            # Records are of programs that were started, not forked.
             env = os.environ | {"PYTHONDONTWRITEBYTECODE": "1", "PATCHCTL_TEST_FORKS": "0"}
             done = process_group.run(
                 command,
@@ -117,12 +117,12 @@ class Bench:
             return PytestRun(outcomes, {test, *(json.loads(used.read_text()) if used.is_file() else [])}, typed)
 
     def _as_typed(self, test: str, trees: Path, marks: str, *options: str) -> str:
-        """The same run as a person types it. The workspace says which stacks its trees have, so no --stack is needed."""
+        """Return the command as a person would type it, without --stack: the workspace knows the stacks of its trees."""
         words = [sys.executable, "-m", "pytest", str(self.root / test), f"--trees={trees.resolve()}", "--slow"]
         return shlex.join([*words, *options, *(["-m", marks] if marks else [])])
 
     def run_mutant(self, mutant: Mutant, feature: str, tests: Sequence[str], trees: Path) -> PytestRun:
-        """Runs tests on the mutated trees until one is red, which is proof: first those of the part it is named for."""
+        """Run tests on the mutated trees until one fails, which is the proof, beginning with the part that it is named for."""
         variant = mutant.name.partition(".")[2]
 
         def is_elsewhere(test: str) -> bool:
@@ -154,14 +154,14 @@ def _outcome(case: ElementTree.Element) -> PytestOutcome:
 
 
 def summary_of(message: str) -> str:
-    """One line of a test's message: its first, and of a probe that failed also the error that ended it."""
+    """Return one line of a test's message: its first, and for a failed probe also the error that ended it."""
     first, _, rest = message.strip().partition("\n")
     cause = last_error(rest.rstrip('"')) if PROBE_SAID.search(first) else ""
     return f"{first[:MESSAGE_CHARS]}: {cause[:MESSAGE_CHARS]}" if cause else first[:MESSAGE_CHARS]
 
 
 def last_error(output: str) -> str:
-    """The line that names the exception of the last traceback, else the last line that is not blank."""
+    """Return the line that names the exception of the last traceback, else the last non-blank line."""
     _, found, after = output.rpartition("Traceback (most recent call last):\n")
     lines = [line.rstrip() for line in (after if found else output).splitlines() if line.strip()]
     if found:
@@ -170,7 +170,7 @@ def last_error(output: str) -> str:
 
 
 def judge_base(run: PytestRun) -> list[str]:
-    """What is wrong with a run on the unpatched trees: every `on` test is red there, every `off` test green."""
+    """Return what is wrong with a run on unpatched trees: every `on` test must fail, every `off` test pass."""
     problems = [] if any(one.mark == "on" for one in run.outcomes) else ["no `on` test ran on the base"]
     for one in run.outcomes:
         wanted = {"on": "failed", "off": "passed"}.get(one.mark)
@@ -181,7 +181,7 @@ def judge_base(run: PytestRun) -> list[str]:
 
 
 def judge_met(run: PytestRun) -> list[str]:
-    """What is wrong with a run of `on` tests alone on unpatched trees that are to meet the need: every one is green."""
+    """Return what is wrong with a run of only `on` tests on unpatched trees that should meet the need: all must pass."""
     problems = [] if run.outcomes else ["no `on` test ran on the base"]
     for one in run.outcomes:
         if one.result not in ("passed", "skipped"):
@@ -190,7 +190,7 @@ def judge_met(run: PytestRun) -> list[str]:
 
 
 def judge_patched(run: PytestRun) -> list[str]:
-    """What is wrong with a run on the patched trees: every test has one mark and is green."""
+    """Return what is wrong with a run on patched trees: every test must have one mark and pass."""
     problems = [] if run.outcomes else ["no test ran on the patched tree"]
     for one in run.outcomes:
         if one.mark not in MARKS:
@@ -202,7 +202,7 @@ def judge_patched(run: PytestRun) -> list[str]:
 
 
 def judge_mutant(mutant: Mutant, run: PytestRun) -> list[str]:
-    """A mutation that no test sees is a hole in the tests."""
+    """Return what is wrong if no test detects a mutation: that is a gap in the tests."""
     if any(one.result in ("failed", "skipped") for one in run.outcomes):
         return []
     counts = dict(Counter(one.result for one in run.outcomes))

@@ -1,4 +1,4 @@
-"""What `bump` would do, did, and left to do: as text, as JSON, and as the Markdown of a change request. Computes nothing."""
+"""The plan, result and remaining work of `bump`: text, JSON, and the Markdown of a change request. Computes nothing."""
 
 from __future__ import annotations
 
@@ -30,30 +30,30 @@ class BumpStop:
 class BumpOutput:
     """What `bump` prints."""
 
-    release: Annotated[str, Doc("the release that it starts from")]
-    new: Annotated[str, Doc("the new release")]
-    moves: Annotated[Sequence[StackMove], Doc("the stacks that move")]
-    status: Annotated[str, Doc("dry run, nothing to move, stopped, done or aborted")]
-    efforts: Annotated[Mapping[str, str], Doc("dry run: by upstream, one word as of `outdated`")] = field(
+    release: Annotated[str, Doc("release that the bump starts from")]
+    new: Annotated[str, Doc("name of the new release")]
+    moves: Annotated[Sequence[StackMove], Doc("stacks to move")]
+    status: Annotated[str, Doc("`dry run`, `nothing to move`, `stopped`, `done` or `aborted`")]
+    efforts: Annotated[Mapping[str, str], Doc("dry run: effort of each upstream's move, as in `outdated`")] = field(
         default_factory=dict
     )
-    stop: Annotated[BumpStop | None, Doc("stopped: the patch that needs a person")] = None
-    stacks: Annotated[Mapping[str, str], Doc("the new stack by upstream, as far as the bump has come")] = field(
+    stop: Annotated[BumpStop | None, Doc("stopped: patch that needs manual work")] = None
+    stacks: Annotated[Mapping[str, str], Doc("new stack of each upstream, as far as the bump has come")] = field(
         default_factory=dict
     )
-    patches: Annotated[Mapping[str, Sequence[PatchClass]], Doc("done: by upstream, how each patch differs")] = field(
-        default_factory=dict
-    )
-    red: Annotated[Sequence[str], Doc("done: proofs that failed, a line each")] = ()
-    report: Annotated[Path | None, Doc("done, stopped: the Markdown for a change request")] = None
+    patches: Annotated[
+        Mapping[str, Sequence[PatchClass]], Doc("done: comparison of each patch with the old stack, by upstream")
+    ] = field(default_factory=dict)
+    red: Annotated[Sequence[str], Doc("done: failed proofs, one per line")] = ()
+    report: Annotated[Path | None, Doc("done, stopped: path of the Markdown report for a change request")] = None
 
     @property
-    def unproven(self) -> Annotated[list[str], Doc("done: FEATURE@UPSTREAM that no record proves")]:
+    def unproven(self) -> Annotated[list[str], Doc("done: features without a proof, as FEATURE@UPSTREAM")]:
         return [f"{p.feature}@{u}" for u, rows in self.patches.items() for p in rows if p.proof is not None]
 
 
 def moves_text(state: BumpState, style: Style, efforts: Mapping[str, str] | None = None) -> Iterator[str]:
-    """What moves, with one word each if patches were tried."""
+    """Yield the moves, each with its effort if patches were tried."""
     yield style(f"{state.release} to {state.new}: {counted(len(state.moves), 'upstream')} to move", bold=True)
     width = max((len(f"{m.upstream}/{m.stack}") for m in state.moves), default=0)
     for move in state.moves:
@@ -62,7 +62,7 @@ def moves_text(state: BumpState, style: Style, efforts: Mapping[str, str] | None
 
 
 def bump_text(found: BumpOutput, style: Style) -> Iterator[str]:
-    """The new release, its patches by class, what is red or unproven, and what comes next."""
+    """Yield the new release, its patches by class, failed or missing proofs, and what comes next."""
     yield style(f"release {found.new} is written: {found.release} with {len(found.stacks)} new stacks", bold=True)
     for upstream, stack in found.stacks.items():
         numbers = Counter(p.kind for p in found.patches[upstream])
@@ -75,7 +75,7 @@ def bump_text(found: BumpOutput, style: Style) -> Iterator[str]:
 
 
 def report_markdown(found: BumpOutput) -> str:
-    """The body of a change request: what moved and how each patch fared."""
+    """Return the body of a change request: what moved and how each patch fared."""
     lines = [f"# {found.release} to {found.new}", "", "| upstream | from | to | why |", "|---|---|---|---|"]
     lines += [
         f"| {m.upstream} | {m.stack} | {found.stacks.get(m.upstream, '-')} | {_cell(m.why)} |" for m in found.moves

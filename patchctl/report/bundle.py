@@ -1,4 +1,4 @@
-"""What the verbs of bundles print. Computes nothing."""
+"""Text and JSON output of the `bundle` verbs. Computes nothing."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class MissingForm:
-    """A form of a source that is not in a bundle."""
+    """A source form that the bundle lacks."""
 
-    upstream: Annotated[str, Doc("its name")]
-    form: Annotated[str, Doc("git or sdist")]
+    upstream: Annotated[str, Doc("upstream name")]
+    form: Annotated[str, Doc("source form: `git` or `sdist`")]
     tried: Annotated[
         Sequence[Tried] | None,
-        Doc("only when it is created: every place and why it did not do", optional=True, pairs=True),
+        Doc("`bundle create` only: sources tried, with the reason for each failure", optional=True, pairs=True),
     ] = None
 
 
@@ -37,24 +37,28 @@ class MissingForm:
 class UnpackOutput:
     """What `bundle unpack` prints."""
 
-    file: Annotated[Path, Doc("the bundle")]
-    sha256: Annotated[str, Doc("the digest of the file")]
-    folder: Annotated[Path, Doc("where the distribution is now")]
-    files: Annotated[int, Doc("how many files it has")]
+    file: Annotated[Path, Doc("path of the bundle")]
+    sha256: Annotated[str, Doc("sha256 of the bundle")]
+    folder: Annotated[Path, Doc("folder that the distribution was unpacked to")]
+    files: Annotated[int, Doc("number of files unpacked")]
 
 
 @dataclass(frozen=True)
 class _OfBundle:
-    file: Annotated[Path, Doc("the bundle; one that was changed is an error of kind source-mismatch, which names what")]
-    size: Annotated[int, Doc("bytes")]
-    sha256: Annotated[str, Doc("the digest of the file, for `--sha256`")]
-    profile: Annotated[str, Doc("the profile")]
-    release: Annotated[str | None, Doc("the release that the profile is taken on")]
-    sources: Annotated[Sequence[BundledSource], Doc("what is in it")]
+    file: Annotated[
+        Path,
+        Doc("path of the bundle; a modified bundle gives an error of kind `source-mismatch` that names the change"),
+    ]
+    size: Annotated[int, Doc("size in bytes")]
+    sha256: Annotated[str, Doc("sha256 of the bundle, for `--sha256`")]
+    profile: Annotated[str, Doc("profile name")]
+    release: Annotated[str | None, Doc("release of the profile")]
+    sources: Annotated[Sequence[BundledSource], Doc("sources in the bundle")]
     signature: Annotated[
         Signature | None,
         Doc(
-            "with `--sign`; of one that is there those that count, where `--allowed-signers` or the configuration asks"
+            "with `--sign`: the new signature; when reading, the valid signatures if `--allowed-signers` or the"
+            " configuration requires them"
         ),
     ]
 
@@ -63,19 +67,19 @@ class _OfBundle:
 class CreateOutput(_OfBundle):
     """What `bundle create` prints."""
 
-    missing: Annotated[Sequence[MissingForm], Doc("forms that could not be had")]
-    skipped: Annotated[Sequence[Skipped], Doc("with `--skip-unavailable`: upstreams of which no form could be had")]
+    missing: Annotated[Sequence[MissingForm], Doc("source forms that were unavailable")]
+    skipped: Annotated[Sequence[Skipped], Doc("with `--skip-unavailable`: upstreams with no available source form")]
 
 
 def created_output(created: Created) -> CreateOutput:
-    """What is in it, and where what is not was looked for."""
+    """Return the contents, and where missing forms were looked for."""
     tried = {(m.upstream, str(m.form)): m.failure.tried for m in created.missing}
     missing = [MissingForm(*one, tried.get(one, [])) for one in created.index.missing]
     return CreateOutput(*_head(created), missing, created.plan.skipped)
 
 
 def created_text(created: Created, style: Style) -> Iterator[str]:
-    """What is in it, what is not and where it was looked for, and the digest to hand on beside the file."""
+    """Yield the contents, what is missing and where it was looked for, and the digest to pass on with the file."""
     yield from _sources(created.index, style)
     for missing in created.missing:
         yield f"{missing.upstream:<12} {missing.form:<6} {style.note('not in it')}"
@@ -99,20 +103,20 @@ def created_text(created: Created, style: Style) -> Iterator[str]:
 class BundleOutput(_OfBundle):
     """What `bundle verify` and `bundle show` print."""
 
-    distrust: Annotated[str | None, Doc("where the user configuration says `warn`: why no signature counts")]
-    missing: Annotated[Sequence[MissingForm], Doc("forms that are not in it")]
-    members: Annotated[Sequence[BundleMember] | None, Doc("with `--members`", optional=True)]
+    distrust: Annotated[str | None, Doc("why no signature is valid; only if the user configuration says `warn`")]
+    missing: Annotated[Sequence[MissingForm], Doc("source forms not in the bundle")]
+    members: Annotated[Sequence[BundleMember] | None, Doc("with `--members`: files in the bundle", optional=True)]
 
 
 def bundle_output(bundle: Bundle, *, members: bool) -> BundleOutput:
-    """What it says of itself."""
+    """Return the bundle's description of itself."""
     missing = [MissingForm(*one) for one in bundle.index.missing]
     distrust = None if bundle.distrust is None else str(bundle.distrust)
     return BundleOutput(*_head(bundle), distrust, missing, bundle.index.members if members else None)
 
 
 def show_text(bundle: Bundle, style: Style, *, members: bool) -> Iterator[str]:
-    """Profile, sources, what is missing, size and digest; with `members` every file."""
+    """Yield profile, sources, missing forms, size and digest; with `members`, every file."""
     yield f"profile      {bundle.index.profile}"
     if bundle.index.release:
         yield f"release      {bundle.index.release}"
@@ -126,7 +130,7 @@ def show_text(bundle: Bundle, style: Style, *, members: bool) -> Iterator[str]:
 
 
 def verify_text(bundle: Bundle, style: Style) -> Iterator[str]:
-    """One line: it is whole."""
+    """Yield one line: the bundle is intact."""
     members = len(bundle.index.members)
     yield f"{visible_line(str(bundle.path))}: {style.good('every byte is as it was written')}, {members} members"
     yield from _signed(bundle.signature, style)

@@ -1,4 +1,4 @@
-"""What `list`, `show` and `report` print, as text and as JSON. Computes nothing."""
+"""Text and JSON output of `list`, `show` and `report`. Computes nothing."""
 
 from __future__ import annotations
 
@@ -31,18 +31,20 @@ _SHOWN = 12
 
 @dataclass(frozen=True)
 class ListOutput:
-    """What `list` prints: the kinds that were asked for."""
+    """What `list` prints: the requested kinds."""
 
-    what: Annotated[str, Doc("overview, or the kind that was asked for")]
-    releases: Annotated[Sequence[ReleaseRow] | None, Doc("the newest first", optional=True)] = None
-    profiles: Annotated[Sequence[ProfileRow] | None, Doc("on each release that they stand on", optional=True)] = None
-    stacks: Annotated[Sequence[StackRow] | None, Doc("by upstream", optional=True)] = None
-    patches: Annotated[Sequence[PatchRow] | None, Doc("in the order they apply", optional=True)] = None
-    requirements: Annotated[Sequence[RequirementRow] | None, Doc("what profiles run on", optional=True)] = None
+    what: Annotated[str, Doc("`overview`, or the requested kind")]
+    releases: Annotated[Sequence[ReleaseRow] | None, Doc("releases, newest first", optional=True)] = None
+    profiles: Annotated[Sequence[ProfileRow] | None, Doc("profiles, once per supported release", optional=True)] = None
+    stacks: Annotated[Sequence[StackRow] | None, Doc("stacks, sorted by upstream", optional=True)] = None
+    patches: Annotated[Sequence[PatchRow] | None, Doc("patches, in the order they apply", optional=True)] = None
+    requirements: Annotated[Sequence[RequirementRow] | None, Doc("runtime requirements of profiles", optional=True)] = (
+        None
+    )
 
 
 def list_text(what: str, rows: Rows, style: Style) -> Iterator[str]:
-    """One section a kind; with several of them, each has a title."""
+    """Yield one section per kind, titled if there are several."""
     for number, (kind, found) in enumerate(rows.items()):
         if what == "overview":
             if number:
@@ -121,7 +123,7 @@ _SECTIONS: Mapping[str, Callable[[Any, Style], Iterator[str]]] = {
 
 
 def _table(rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    """Columns as wide as they have to be; the last one as it is, empty ones not at all."""
+    """Yield columns at their minimum width; the last is not padded, empty ones are omitted."""
     widths = [max(len(row[n]) for row in rows) for n in range(len(rows[0]))] if rows else []
     for row in rows:
         cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=True) if width]
@@ -132,11 +134,11 @@ def _table(rows: Sequence[Sequence[str]]) -> Iterator[str]:
 class ShowOutput:
     """What `show` prints."""
 
-    patches: Annotated[Sequence[PatchDetail], Doc("one for each upstream that the feature spans")]
+    patches: Annotated[Sequence[PatchDetail], Doc("one patch per upstream that the feature spans")]
 
 
 def show_text(details: Sequence[PatchDetail], style: Style) -> Iterator[str]:
-    """Each patch, with an empty line between two."""
+    """Yield each patch, separated by empty lines."""
     for number, detail in enumerate(details):
         if number:
             yield ""
@@ -182,7 +184,7 @@ def _file(row: FileRow) -> tuple[str, ...]:
 
 
 def _paragraphs(text: str) -> Iterator[str]:
-    """Paragraphs wrapped anew; a list keeps its lines."""
+    """Yield rewrapped paragraphs; lists keep their lines."""
     for number, paragraph in enumerate(visible(text).split("\n\n")):
         if number:
             yield ""
@@ -200,17 +202,17 @@ def _coloured(line: str, style: Style) -> str:
 
 @dataclass(frozen=True)
 class ReportOutput:
-    """What `report` prints: what the page shows, but for the matrix."""
+    """What `report` prints: the contents of the page, except the matrix."""
 
-    file: Annotated[str, Doc("the page that was written")]
+    file: Annotated[str, Doc("path of the generated page")]
     seen: Annotated[Overview, Spread()]
     drift_problem: Annotated[
-        str | None, Doc("with `--drift`: why that run came to nothing, so that the page has no matrix")
+        str | None, Doc("with `--drift`: why that run failed, which leaves the page without a matrix; null otherwise")
     ]
 
 
 def written_text(file: str, seen: Overview, saved: SavedDrift | None, style: Style) -> Iterator[str]:
-    """Where it is, and what it is of."""
+    """Yield where the page is, and what it covers."""
     of = f"profile {seen.profile}" if seen.profile else "all profiles"
     yield f"{style.good('written')}  {visible_line(file)}  {of}, {patch_count(len(seen.patches))}"
     if saved is None:

@@ -1,4 +1,4 @@
-"""What `cluster` found and did, as text and as JSON. Computes nothing."""
+"""Text and JSON output of the `cluster` verbs. Computes nothing."""
 
 from __future__ import annotations
 
@@ -17,55 +17,59 @@ if TYPE_CHECKING:
     from patchctl.findings.report import Finding
     from patchctl.terminal.style import Style
 
-_SHOWN = 8  # nodes that are as they should be, by name; and nodes of one difference
+_SHOWN = 8  # the most node names to list: of good nodes, and of one difference
 _LONGEST = 1000
 _ABSENT = {"dead": "DEAD", "silent": "NO ANSWER", "broken": "FAILED"}
 
 
 @dataclass(frozen=True)
 class NodeDifference:
-    """What is not alike, or not as it should be."""
+    """A difference between nodes, or between a node and its reference."""
 
-    rule: Annotated[str, Doc("docs/cluster.md lists them; what a node's own check found has its rule of lint-rules.md")]
-    message: Annotated[str, Doc("what differs")]
-    nodes: Annotated[tuple[str, ...], Doc("the nodes that have it; empty for the cluster as a whole")]
-    severity: Annotated[str, Doc("error or note")]
-    upstream: Annotated[str | None, Doc("whose")]
-    file: Annotated[str | None, Doc("below the workspace")]
+    rule: Annotated[str, Doc("rule id from docs/cluster.md; for a finding of a node's own check, from lint-rules.md")]
+    message: Annotated[str, Doc("description of the difference")]
+    nodes: Annotated[tuple[str, ...], Doc("affected nodes; empty for the whole cluster")]
+    severity: Annotated[str, Doc("`error` or `note`")]
+    upstream: Annotated[str | None, Doc("upstream name")]
+    file: Annotated[str | None, Doc("path relative to the workspace")]
     reference: Annotated[
-        str | None, Doc("held against: lock, profile, recipe, majority; null where nobody can tell which is right")
+        str | None,
+        Doc(
+            "what the nodes were compared with: `lock`, `profile`, `recipe` or `majority`; null if the correct value"
+            " is unknown"
+        ),
     ]
-    todo: Annotated[str | None, Doc("what to do")]
+    todo: Annotated[str | None, Doc("suggested action")]
 
 
 @dataclass(frozen=True)
 class NodeOutput:
-    """A node that the cluster knows."""
+    """A node of the cluster."""
 
-    node: Annotated[str, Doc("its name in Ray, with a part of its id where several have one name")]
-    address: Annotated[str, Doc("its address")]
-    id: Annotated[str, Doc("its id in Ray")]
+    node: Annotated[str, Doc("node name in Ray, plus part of its id if the name is not unique")]
+    address: Annotated[str, Doc("node address")]
+    id: Annotated[str, Doc("Ray node id")]
     state: Annotated[
-        str, Doc("ok, odd, dead (its raylet is gone), silent (no answer in time), broken (its task failed)")
+        str, Doc("`ok`, `odd`, `dead` (raylet gone), `silent` (no answer in time) or `broken` (task failed)")
     ]
-    why: Annotated[str | None, Doc("dead, silent and broken: what happened")]
-    facts: Annotated[NodeFacts | None, Doc("what it answered")]
+    why: Annotated[str | None, Doc("reason for `dead`, `silent` or `broken`")]
+    facts: Annotated[NodeFacts | None, Doc("the node's answer; null if there is none")]
 
 
 @dataclass(frozen=True)
 class ClusterOutput:
     """What `cluster verify` and `cluster status` print."""
 
-    address: Annotated[str, Doc("the cluster, as it was named")]
-    ray: Annotated[str, Doc("the version of Ray that asked")]
-    profile: Annotated[str | None, Doc("the profile that was asked for, else what most nodes hold")]
-    clean: Annotated[bool, Doc("no difference of severity error: exit code 0")]
-    nodes: Annotated[list[NodeOutput], Doc("every node that the cluster knows, by name")]
-    differences: Annotated[list[NodeDifference], Doc("what is not alike, or not as it should be")]
+    address: Annotated[str, Doc("cluster address, as given")]
+    ray: Annotated[str, Doc("version of the Ray client")]
+    profile: Annotated[str | None, Doc("requested profile; otherwise the profile on most nodes")]
+    clean: Annotated[bool, Doc("true if no difference has severity `error`; exit code 0")]
+    nodes: Annotated[list[NodeOutput], Doc("all nodes of the cluster, sorted by name")]
+    differences: Annotated[list[NodeDifference], Doc("differences between nodes, or from the reference")]
 
 
 def cluster_output(compared: Compared, address: str, ray: str) -> ClusterOutput:
-    """Every node, and what differs."""
+    """Return every node, and the differences."""
     nodes = [_node(compared, node) for node in compared.answers]
     differences = [
         NodeDifference(d.rule, d.message, d.nodes, d.level, d.upstream, d.file or None, d.reference, d.todo)
@@ -84,7 +88,7 @@ def _node(compared: Compared, node: ClusterNode) -> NodeOutput:
 
 
 def compared_text(compared: Compared, address: str, style: Style) -> Iterator[str]:
-    """A table of the nodes, many that are alike in one line; then what differs, the nodes by name, and what to do."""
+    """Yield a table of nodes, with identical ones combined; then the differences with their nodes, and what to do."""
     names = sorted({t.upstream for a in compared.answers.values() if isinstance(a, NodeFacts) for t in a.trees})
     rows = [["node", "state", "profile", *names], *_rows(compared, names)]
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
@@ -102,7 +106,7 @@ def compared_text(compared: Compared, address: str, style: Style) -> Iterator[st
 
 
 def _rows(compared: Compared, names: list[str]) -> Iterator[list[str]]:
-    """A row a node; of more than a few that hold and lack the same, one for all, so that the others are seen."""
+    """Yield one row per node; large groups of identical nodes share one, so that the others stand out."""
     errors: dict[str, list[int]] = {}
     for number, d in enumerate(compared.differences):
         for title in d.nodes if d.blocks else ():
@@ -150,50 +154,53 @@ def _who(d: Finding, total: int) -> str:
 
 @dataclass(frozen=True)
 class AppliedNode:
-    """What became of a node that counts."""
+    """The result on one of the nodes to apply to."""
 
-    node: Annotated[str, Doc("as in cluster verify")]
-    address: Annotated[str, Doc("its address")]
-    id: Annotated[str, Doc("its id in Ray")]
-    state: Annotated[str, Doc("applied, unchanged, would-change, shared, held-back, failed")]
-    why: Annotated[str | None, Doc("of failed and held-back")]
-    exit_code: Annotated[int, Doc("of failed: what `patchctl apply` would end with there")]
-    writer: Annotated[str | None, Doc("of shared: the node that wrote the workspace")]
-    workspace: Annotated[str | None, Doc("the workspace there")]
-    changed: Annotated[list[str], Doc("upstreams whose trees were changed")]
-    stashed: Annotated[dict[str, str], Doc("by upstream: the branch that keeps local edits")]
-    trees: Annotated[dict[str, str], Doc("by upstream: the tree now")]
-    skipped: Annotated[list[str], Doc("upstreams that could not be had, with the places tried")]
-    seconds: Annotated[dict[str, float], Doc("how long the parts took")]
+    node: Annotated[str, Doc("node name, as in `cluster verify`")]
+    address: Annotated[str, Doc("node address")]
+    id: Annotated[str, Doc("Ray node id")]
+    state: Annotated[str, Doc("`applied`, `unchanged`, `would-change`, `shared`, `held-back` or `failed`")]
+    why: Annotated[str | None, Doc("reason for `failed` or `held-back`")]
+    exit_code: Annotated[int, Doc("for `failed`: exit code that `patchctl apply` would return on the node")]
+    writer: Annotated[str | None, Doc("for `shared`: node that wrote the workspace")]
+    workspace: Annotated[str | None, Doc("workspace path on the node")]
+    changed: Annotated[list[str], Doc("upstreams whose trees changed")]
+    stashed: Annotated[dict[str, str], Doc("branch that keeps local edits, by upstream")]
+    trees: Annotated[dict[str, str], Doc("current tree id, by upstream")]
+    skipped: Annotated[list[str], Doc("unavailable upstreams, with the sources tried")]
+    seconds: Annotated[dict[str, float], Doc("duration of each part, in seconds")]
 
 
 @dataclass(frozen=True)
 class GoneNode:
-    """A node that was passed by."""
+    """A skipped node."""
 
-    node: Annotated[str, Doc("as in cluster verify")]
-    address: Annotated[str, Doc("its address")]
-    why: Annotated[str, Doc("what is known of it")]
+    node: Annotated[str, Doc("node name, as in `cluster verify`")]
+    address: Annotated[str, Doc("node address")]
+    why: Annotated[str, Doc("reason for skipping the node")]
 
 
 @dataclass(frozen=True)
 class ClusterApplyOutput:
     """What `cluster apply` prints."""
 
-    address: Annotated[str, Doc("the cluster, as it was named")]
-    ray: Annotated[str, Doc("the version of Ray that asked")]
-    profile: Annotated[str, Doc("the profile")]
-    dry_run: Annotated[bool, Doc("nothing was written")]
+    address: Annotated[str, Doc("cluster address, as given")]
+    ray: Annotated[str, Doc("version of the Ray client")]
+    profile: Annotated[str, Doc("profile name")]
+    dry_run: Annotated[bool, Doc("true if nothing was written")]
     missing: Annotated[
         str | None,
-        Doc("`--nodes`: how many there are, when they are too few; `--skip-unreachable`: that no node answers"),
+        Doc(
+            "why nothing was applied: too few live nodes for `--nodes`, or no answer with `--skip-unreachable`; null"
+            " otherwise"
+        ),
     ]
-    nodes: Annotated[list[AppliedNode], Doc("the nodes that count: those of `gone` are not among them")]
-    gone: Annotated[list[GoneNode], Doc("not there, and passed by with `--nodes` or `--skip-unreachable`")]
+    nodes: Annotated[list[AppliedNode], Doc("nodes applied to, without those in `gone`")]
+    gone: Annotated[list[GoneNode], Doc("absent nodes, skipped because of `--nodes` or `--skip-unreachable`")]
 
 
 def applied_output(out: Deployment, address: str, ray: str, profile: str, *, dry_run: bool) -> ClusterApplyOutput:
-    """Every node."""
+    """Return every node."""
     nodes = [_applied(node, result) for node, result in out.results.items()]
     gone = [GoneNode(node.title, node.address, why) for node, why in out.gone.items()]
     return ClusterApplyOutput(address, ray, profile, dry_run, out.missing, nodes, gone)
@@ -208,7 +215,7 @@ def _applied(node: ClusterNode, result: DeployResult) -> AppliedNode:
 
 
 def deployment_text(out: Deployment, profile: str, style: Style, *, dry_run: bool) -> Iterator[str]:
-    """One line a node, with what was changed there or why it was not."""
+    """Yield one line per node, with what changed there or why nothing did."""
     width = max((len(n.title) for n in (*out.results, *out.gone)), default=0)
     for node, result in out.results.items():
         word = {"failed": style.bad, "held-back": style.note}.get(result.state, style.good)(f"{result.state:<12}")

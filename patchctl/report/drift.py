@@ -1,4 +1,4 @@
-"""What `drift` found, in releases and in a workspace, as text, as JSON and as findings. Computes nothing."""
+"""Results of `drift`, in releases and in a workspace: text, JSON and findings. Computes nothing."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _LEGEND = "= exact  ~ moved  3 three-way  x conflict  u upstream has it  ? this 
 
 
 def exit_code(stacks: Sequence[StackDrift]) -> int:
-    """0 where nothing is stale, 10 where nobody has to work, else 20."""
+    """Return 0 if nothing is stale, 10 if no manual work is needed, else 20."""
     patches = [p for s in stacks for r in s.releases for p in r.patches]
     callers = _callers(stacks)
     if not callers and not any(p.stale for p in patches):
@@ -44,26 +44,29 @@ def _callers(stacks: Sequence[StackDrift]) -> list[CallerDrift]:
 class DriftOutput:
     """What `drift` prints."""
 
-    stacks: Annotated[Sequence[StackDrift], Doc("stacks on other releases, in the order of the manifests")]
-    trees: Annotated[Sequence[EditedTree], Doc("with `--workspace`: every tree of it")]
+    stacks: Annotated[Sequence[StackDrift], Doc("results for stacks on other releases, in manifest order")]
+    trees: Annotated[Sequence[EditedTree], Doc("with `--workspace`: trees of the workspace")]
     verdict: Annotated[
         int,
-        Doc("0 nothing is stale, 10 nobody has to work, 20 somebody has to; of a workspace 1 where something differs"),
+        Doc(
+            "exit code: 0 nothing is stale, 10 no manual work needed, 20 manual work needed; 1 if a tree of the"
+            " workspace differs"
+        ),
     ]
-    broke: Annotated[Sequence[Broke] | None, Doc("with `--baseline`: what newly broke", optional=True)] = None
+    broke: Annotated[Sequence[Broke] | None, Doc("with `--baseline`: patches that newly fail", optional=True)] = None
     appeared: Annotated[
         Sequence[Appeared] | None,
-        Doc("with `--baseline`: releases that the earlier run did not name", optional=True),
+        Doc("with `--baseline`: releases that the earlier run did not have", optional=True),
     ] = None
 
 
 def drift_output(stacks: Sequence[StackDrift], news: News | None) -> DriftOutput:
-    """Of releases."""
+    """Return the output for releases."""
     return DriftOutput(stacks, (), exit_code(stacks), *((news.broke, news.appeared) if news else ()))
 
 
 def drift_text(stacks: Sequence[StackDrift], news: News | None, style: Style) -> Iterator[str]:
-    """A paragraph for a stack on one release, a table for one on several; then what newly broke, and how much it all is."""
+    """Yield a paragraph for a stack on one release, a table for several; then what newly broke, and totals."""
     for stack in stacks:
         yield style(f"{stack.upstream}/{stack.stack}", bold=True)
         if stack.unavailable:
@@ -186,8 +189,9 @@ def _table(stack: StackDrift, style: Style) -> Iterator[str]:
 
 
 def drift_findings(stacks: Sequence[StackDrift], news: News | None) -> list[Finding]:
-    """What does not arrive and what is not proven where it goes, at the hunk's line of the patch; with `news` what broke newly,
-    and nothing else fails the run."""
+    """Return patches that do not arrive, or are unproven there, at the hunk's line; with `news`, only what newly broke
+    fails the run.
+    """
     found = [f for s in stacks for r in s.releases for p in r.patches for f in _findings(s, r, p, news is None)]
     patches = {(s.upstream, s.stack, p.feature): p.patch for s in stacks for r in s.releases for p in r.patches}
     patches |= {(s.upstream, s.stack, c.name): c.patch for s in stacks for r in s.releases for c in r.callers}
@@ -204,7 +208,7 @@ def drift_findings(stacks: Sequence[StackDrift], news: News | None) -> list[Find
 
 
 def not_looked_at(stacks: Sequence[StackDrift]) -> list[NotChecked]:
-    """The stacks whose source cannot be had."""
+    """Return the stacks whose source is unavailable."""
     rows = ((f"{s.upstream} {s.stack}", s.unavailable) for s in stacks if s.unavailable)
     return [NotChecked(f"drift of {name}", tried, name) for name, tried in rows]
 
@@ -243,12 +247,12 @@ def _findings(stack: StackDrift, release: ReleaseDrift, patch: PatchDrift, count
 
 
 def edited_output(trees: Sequence[EditedTree]) -> DriftOutput:
-    """Of a workspace."""
+    """Return the output for a workspace."""
     return DriftOutput((), trees, FINDINGS if any(t.files or t.problem for t in trees) else DONE)
 
 
 def edited_text(trees: Sequence[EditedTree], style: Style) -> Iterator[str]:
-    """A diff of each file, each hunk with whose lines it changes."""
+    """Yield a diff of each file, each hunk with the owners of the changed lines."""
     for tree in trees:
         if tree.problem is not None:
             yield f"{tree.upstream}: {style.bad('cannot be looked at')}: {visible_line(tree.problem)}"
@@ -264,7 +268,7 @@ def edited_text(trees: Sequence[EditedTree], style: Style) -> Iterator[str]:
 
 
 def edited_findings(trees: Sequence[EditedTree]) -> list[Finding]:
-    """One for each hunk, and for each file without."""
+    """Return one finding per hunk, and one per file without hunks."""
     found = [Finding("drift-tree", t.problem, t.folder, upstream=t.upstream) for t in trees if t.problem]
     for tree in trees:
         for file in tree.files:

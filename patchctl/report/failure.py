@@ -1,4 +1,4 @@
-"""What every verb prints with `--json` when its run ends with an error. Each error gives its own part (`as_json`)."""
+"""The `--json` output of any verb whose run ends with an error. Each error adds its own part (`as_json`)."""
 
 from __future__ import annotations
 
@@ -12,40 +12,41 @@ from patchctl.manifest.diagnostics import Problem
 
 @dataclass(frozen=True)
 class TriedFor:
-    """One place where a source was looked for."""
+    """A source that was tried."""
 
-    upstream: Annotated[str | None, Doc("for which upstream, where `apply` misses several", optional=True)]
+    upstream: Annotated[str | None, Doc("upstream name, if `apply` lacks several", optional=True)]
     tried: Annotated[Tried, Spread()]
 
 
 @dataclass(frozen=True)
 class Error:
-    """What went wrong."""
+    """The error that ended the run."""
 
     kind: Annotated[
         str,
         Doc(
-            "usage, manifest, patch, source-unavailable, source-mismatch, not-trusted, does-not-apply, local-edits, busy,"
-            " broken-repository, machine, git-killed, git-refused, internal"
+            "`usage`, `manifest`, `patch`, `source-unavailable`, `source-mismatch`, `not-trusted`, `does-not-apply`,"
+            " `local-edits`, `busy`, `broken-repository`, `machine`, `git-killed`, `git-refused` or `internal`"
         ),
     ]
-    exit_code: Annotated[int, Doc("the process's exit code")]
-    what: Annotated[str, Doc("the message")]
-    file: Annotated[str | None, Doc("where: a file")]
-    line: Annotated[int | None, Doc("where: a line of it, from 1")]
-    hint: Annotated[str | None, Doc("what to try")]
+    exit_code: Annotated[int, Doc("exit code of the process")]
+    what: Annotated[str, Doc("error message")]
+    file: Annotated[str | None, Doc("file in which the error occurred")]
+    line: Annotated[int | None, Doc("line number in the file, from 1")]
+    hint: Annotated[str | None, Doc("suggested action")]
     tried: Annotated[
-        list[TriedFor] | None, Doc("source-unavailable: every place and why it did not do", optional=True)
+        list[TriedFor] | None,
+        Doc("`source-unavailable`: sources tried, with the reason for each failure", optional=True),
     ] = None
-    files: Annotated[list[str] | None, Doc("local-edits: the files that stand in the way", optional=True)] = None
+    files: Annotated[list[str] | None, Doc("`local-edits`: files that block the operation", optional=True)] = None
     problems: Annotated[
         list[Problem] | None,
-        Doc("manifest: every fault, the first 50; `import`: every fault of every mail, the first 200", optional=True),
+        Doc("`manifest`: the first 50 problems; for `import`, the first 200 problems of all mails", optional=True),
     ] = None
 
 
 @dataclass(frozen=True)
 class ErrorOutput:
-    """The object."""
+    """The printed object."""
 
-    error: Annotated[Error, Doc("what went wrong")]
+    error: Annotated[Error, Doc("details of the error")]

@@ -1,4 +1,4 @@
-"""What `lock` and `requirements` print, as text and as JSON. Computes nothing."""
+"""Text and JSON output of `lock` and `requirements`. Computes nothing."""
 
 from __future__ import annotations
 
@@ -20,20 +20,22 @@ _SHOWN = 12
 
 @dataclass(frozen=True)
 class LockRow:
-    """One stack's lock. `lost` says that it could not be computed and that what the file says is for something else, or that there
-    is none."""
+    """The lock of one stack.
 
-    upstream: Annotated[str, Doc("its name")]
-    stack: Annotated[str, Doc("the stack's name")]
-    file: Annotated[str, Doc("the lock")]
-    differences: Annotated[tuple[str, ...], Doc("what differed from the files that were there")]
-    forms: Annotated[tuple[str, ...], Doc("the forms that were computed")]
-    unavailable: Annotated[dict[str, list[tuple[str, str]]], Doc("by form: the places tried")]
+    `lost` is true if it could not be computed and the file is missing or does not match the stack.
+    """
+
+    upstream: Annotated[str, Doc("upstream name")]
+    stack: Annotated[str, Doc("stack name")]
+    file: Annotated[str, Doc("path of the lock")]
+    differences: Annotated[tuple[str, ...], Doc("differences from the existing file")]
+    forms: Annotated[tuple[str, ...], Doc("source forms that were computed")]
+    unavailable: Annotated[dict[str, list[tuple[str, str]]], Doc("sources tried, by unavailable form")]
     written: Annotated[
         bool,
         Doc(
-            "the lock was written; not where nothing differed, with `--check`, and where no form could be had and the old record"
-            " is for something else (exit code 3)"
+            "true if the lock was written; false if nothing changed, with `--check`, or if no form was available and"
+            " the old record is stale (exit code 3)"
         ),
     ]
     lost: bool
@@ -41,21 +43,22 @@ class LockRow:
 
 @dataclass(frozen=True)
 class LockOutput:
-    """What `lock` prints; with `--requirements` there are no pages."""
+    """What `lock` prints. With `--requirements`, no pages are written."""
 
-    check: Annotated[bool, Doc("`--check`: nothing was written")]
-    stacks: Annotated[Sequence[LockRow], Doc("every stack that was looked at")]
-    requirements: Annotated[Sequence[LockedSet], Doc("`--requirements`: every lock that was looked at")]
+    check: Annotated[bool, Doc("true with `--check`: nothing was written")]
+    stacks: Annotated[Sequence[LockRow], Doc("stacks that were checked")]
+    requirements: Annotated[Sequence[LockedSet], Doc("with `--requirements`: requirement locks that were checked")]
     written: Annotated[
         Sequence[str] | None,
-        Doc("not with `--requirements`: pages, tables and schemas that were written", optional=True),
+        Doc("without `--requirements`: pages, tables and schemas written", optional=True),
     ] = None
-    removed: Annotated[
-        Sequence[str] | None, Doc("not with `--requirements`: pages that were removed", optional=True)
-    ] = None
+    removed: Annotated[Sequence[str] | None, Doc("without `--requirements`: pages removed", optional=True)] = None
     findings: Annotated[
         Sequence[Finding] | None,
-        Doc("not with `--requirements`: as in verify; `--check`: each page that would differ", optional=True),
+        Doc(
+            "without `--requirements`: findings, as in `verify`; with `--check`, one for each page that would change",
+            optional=True,
+        ),
     ] = None
 
 
@@ -63,16 +66,16 @@ class LockOutput:
 class RequirementsOutput:
     """What `requirements` prints."""
 
-    profile: Annotated[str, Doc("the profile that was named")]
-    set: Annotated[str, Doc("the set of requirements that it names")]
-    platform: Annotated[Platform, Doc("x86_64 or aarch64")]
-    python: Annotated[str, Doc("the Python that the lock is for")]
-    packages: Annotated[Sequence[Locked], Doc("everything that is installed, by name")]
-    overrides: Annotated[Sequence[Override], Doc("what holds where the trees contradict each other")]
+    profile: Annotated[str, Doc("requested profile")]
+    set: Annotated[str, Doc("requirement set of the profile")]
+    platform: Annotated[Platform, Doc("`x86_64` or `aarch64`")]
+    python: Annotated[str, Doc("Python version that the lock is for")]
+    packages: Annotated[Sequence[Locked], Doc("installed packages, sorted by name")]
+    overrides: Annotated[Sequence[Override], Doc("requirements that resolve conflicts between the trees")]
 
 
 def relock_text(rows: Sequence[LockedSet], check: bool, style: Style) -> Iterator[str]:
-    """A line a lock, and below it what differed."""
+    """Yield one line per lock, followed by its differences."""
     for row in rows:
         word = "written" if row.written else style.bad("differs")
         word = word if row.differences else style.good("in step")

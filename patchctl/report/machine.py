@@ -1,4 +1,4 @@
-"""What `doctor` and `install` print, as text and as JSON. Computes nothing."""
+"""Text and JSON output of `doctor` and `install`. Computes nothing."""
 
 from __future__ import annotations
 
@@ -32,29 +32,29 @@ _WORDS = {"ok": "ok", "warning": "warning", "error": "missing"}
 
 @dataclass(frozen=True)
 class Symptom(MachineFinding):
-    """What `doctor` found of one thing."""
+    """One check by `doctor`."""
 
-    tried: Annotated[tuple[Tried, ...], Doc("the places that did not have it")]
-    blocks: Annotated[bool, Doc("needed and missing")]
+    tried: Annotated[tuple[Tried, ...], Doc("sources tried without success")]
+    blocks: Annotated[bool, Doc("true if the item is needed and missing")]
 
 
 @dataclass(frozen=True)
 class DoctorOutput:
     """What `doctor` prints."""
 
-    profile: Annotated[str | None, Doc("`--profile`")]
-    healthy: Annotated[bool, Doc("nothing that patchctl needs is missing: exit code 0")]
-    findings: Annotated[list[Symptom], Doc("in the order of the areas: machine, sources, tests, runtime")]
+    profile: Annotated[str | None, Doc("value of `--profile`")]
+    healthy: Annotated[bool, Doc("true if nothing that patchctl needs is missing; exit code 0")]
+    findings: Annotated[list[Symptom], Doc("findings by area: machine, sources, tests, runtime")]
 
 
 def doctor_output(findings: Sequence[Finding], profile: str | None) -> DoctorOutput:
-    """All of them."""
+    """Return all findings."""
     rows = [Symptom(*of_machine(f, "missing"), f.tried, f.blocks) for f in findings]
     return DoctorOutput(profile, not any(f.blocks for f in findings), rows)
 
 
 def doctor_text(findings: Sequence[Finding], style: Style) -> Iterator[str]:
-    """One line a finding, with what to do below it; at the end, whether patchctl can work here."""
+    """Yield one line per finding, with what to do below it; finally, whether patchctl can work here."""
     yield from machine_text(findings, _AREAS, _WORDS, style)
     lacking = ", ".join(f.name for f in findings if f.blocks)
     yield style.bad(f"lacking: {lacking}") if lacking else style.good("nothing that patchctl needs is missing")
@@ -64,13 +64,13 @@ def doctor_text(findings: Sequence[Finding], style: Style) -> Iterator[str]:
 class InstallOutput:
     """What `install` prints."""
 
-    workspace: Annotated[Path, Doc("its folder")]
+    workspace: Annotated[Path, Doc("workspace path")]
     options: Annotated[InstallOptions, Spread()]
     found: Annotated[Installation, Spread()]
 
 
 def install_report(found: Installation, options: InstallOptions) -> Report:
-    """The same as findings: what was installed, what was not, and how the environment differs from the lock."""
+    """Return the same as findings: what was installed, what was not, and how the environment differs from the lock."""
     rows = [looked_at("install", t.distribution, "ok", f"{t.version} of {t.tip_commit}") for t in found.trees]
     rows += [looked_at("install", name, "note", f"not installed: {why}") for name, why in found.passed_by.items()]
     if found.packages is not None and found.profile is not None:
@@ -79,7 +79,7 @@ def install_report(found: Installation, options: InstallOptions) -> Report:
 
 
 def install_text(found: Installation, options: InstallOptions, workspace: Path, style: Style) -> Iterator[str]:
-    """One line a package with where Python finds it; then what was not installed, and how all of it goes away again."""
+    """Yield one line per package with its location; then what was not installed, and how to undo the install."""
     word = "would install" if options.dry_run else "installed"
     for tree in found.trees:
         how = "editable" if options.editable else "copied"
@@ -96,7 +96,7 @@ def install_text(found: Installation, options: InstallOptions, workspace: Path, 
 
 
 def _packages(found: Sequence[PackageDifference], profile: Profile, style: Style) -> Iterator[str]:
-    """What the environment has besides, against the lock; the trees were installed without it."""
+    """Yield how the environment differs from the lock, apart from the trees."""
     if not found:
         yield f"packages       {style.good('as in the lock')} of {profile.name}"
         return

@@ -1,4 +1,4 @@
-"""What `outdated` found, as text and as JSON. Computes nothing."""
+"""Text and JSON output of `outdated`. Computes nothing."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ _LEAST = (EXACT, MOVED, TAKEN, CONFLICTS)
 class OutdatedOutput:
     """What `outdated` prints."""
 
-    release: Annotated[str | None, Doc("the release that has these stacks; null if none has all")]
-    python: Annotated[str | None, Doc("the Python that the release runs on; null if it does not say")]
-    stacks: Annotated[Sequence[OutdatedStack], Doc("one per upstream, in the order of the manifests")]
+    release: Annotated[str | None, Doc("release with these stacks; null if no release has all of them")]
+    python: Annotated[str | None, Doc("Python version of the release; null if unspecified")]
+    stacks: Annotated[Sequence[OutdatedStack], Doc("one entry per upstream, in manifest order")]
 
 
 def outdated_text(found: OutdatedOutput, style: Style) -> Iterator[str]:
-    """A summary line, what is new by stack, what their files ask of each other, and the next command."""
+    """Yield a summary, what is new by stack, what the stacks' files ask of each other, and the next command."""
     new = [one for one in found.stacks if one.newer]
     where = f"release {found.release}: " if found.release else ""
     yield style(f"{where}{len(new)} of {counted(len(found.stacks), 'upstream')} have something newer", bold=True)

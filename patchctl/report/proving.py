@@ -1,4 +1,4 @@
-"""What `prove`, `bisect` and `blame` print, as text and as JSON. Computes nothing."""
+"""Text and JSON output of `prove`, `bisect` and `blame`. Computes nothing."""
 
 from __future__ import annotations
 
@@ -25,38 +25,40 @@ _REASONS = {
 
 
 def trees_of(stack: str) -> str:
-    """The folder that is proposed for --trees, by UPSTREAM/STACK: one of each, since trees that are there are not made anew."""
+    """Return the --trees folder to propose for UPSTREAM/STACK: one per stack, since existing trees are reused."""
     return f"build/trees/{stack.replace('/', '-')}"
 
 
 @dataclass(frozen=True)
 class ProvedFeature:
-    """A feature on a stack."""
+    """The result for a feature on a stack."""
 
-    upstream: Annotated[str, Doc("whose")]
-    stack: Annotated[str, Doc("the stack that it was proven on")]
-    feature: Annotated[str, Doc("the feature")]
-    status: Annotated[str, Doc("proven, not proven or skipped; of a feature that the stack dropped met or not met")]
-    reasons: Annotated[list[str], Doc("what is wrong, and why tests were skipped", line=True)]
-    kept: Annotated[int, Doc("runs that the record showed already")]
-    base: Annotated[list[PytestOutcome], Doc("the tests on the unpatched trees")]
-    patched: Annotated[list[PytestOutcome], Doc("the tests on the patched trees")]
-    mutants: Annotated[dict[str, list[PytestOutcome]], Doc("the tests on each mutation, until one was red")]
+    upstream: Annotated[str, Doc("upstream name")]
+    stack: Annotated[str, Doc("stack that the proof is for")]
+    feature: Annotated[str, Doc("feature name")]
+    status: Annotated[
+        str, Doc("`proven`, `not proven` or `skipped`; for a feature that the stack dropped, `met` or `not met`")
+    ]
+    reasons: Annotated[list[str], Doc("failures, and why tests were skipped", line=True)]
+    kept: Annotated[int, Doc("number of runs reused from the record")]
+    base: Annotated[list[PytestOutcome], Doc("test results on the unpatched trees")]
+    patched: Annotated[list[PytestOutcome], Doc("test results on the patched trees")]
+    mutants: Annotated[dict[str, list[PytestOutcome]], Doc("test results on each mutation, up to the first failure")]
 
 
 @dataclass(frozen=True)
 class ProveOutput:
     """What `prove` prints."""
 
-    features: Annotated[list[ProvedFeature], Doc("one for each feature and stack, in the order of the stacks")]
+    features: Annotated[list[ProvedFeature], Doc("one entry per feature and stack, in stack order")]
     problems: Annotated[
         Sequence[str],
-        Doc("with `--all`: tests and mutations that lie in no feature's folder, as the rule `left-over` has them"),
+        Doc("with `--all`: tests and mutations outside any feature's folder, as reported by the rule `left-over`"),
     ]
 
 
 def prove_output(verdicts: Sequence[Verdict], orphans: Sequence[str]) -> ProveOutput:
-    """With the outcomes of what ran now."""
+    """Return the features, with the outcomes of tests that ran now."""
     return ProveOutput([_proved(verdict) for verdict in verdicts], orphans)
 
 
@@ -67,8 +69,10 @@ def _proved(v: Verdict) -> ProvedFeature:
 
 
 def verdict_text(verdict: Verdict, style: Style, trees: str | None) -> Iterator[str]:
-    """One line that sums up a feature, then what is wrong with it and how to run it again: on `trees`, the folder of --trees;
-    None where the trees are gone when the run ends."""
+    """Yield a line that sums up a feature, its problems, and how to run it again.
+
+    `trees` is the folder of --trees; None if the trees are deleted when the run ends.
+    """
     word = {"proven": style.good, "met": style.good, "not proven": style.bad, "not met": style.bad}.get(
         verdict.status, style.note
     )(verdict.status)
@@ -107,7 +111,7 @@ def _ratio(run: PytestRun, mark: str, result: str, meaning: str) -> str:
 
 
 def summary_text(verdicts: Sequence[Verdict], orphans: Sequence[str], style: Style) -> Iterator[str]:
-    """Mutations of nothing, then how many features were proven."""
+    """Yield mutations without a feature, then the number of proven features."""
     yield from (style.bad(visible_line(orphan)) for orphan in orphans)
     counts = Counter(verdict.status for verdict in verdicts)
     yield ", ".join(f"{number} {status}" for status, number in sorted(counts.items())) or "nothing to prove"
@@ -117,22 +121,23 @@ def summary_text(verdicts: Sequence[Verdict], orphans: Sequence[str], style: Sty
 class BisectOutput:
     """What `bisect` prints."""
 
-    profile: Annotated[str, Doc("whose patches")]
-    release: Annotated[
-        str | None, Doc("the release that it was taken on; null where the profile names its stacks itself")
-    ]
+    profile: Annotated[str, Doc("profile name")]
+    release: Annotated[str | None, Doc("release of the profile; null if the profile names its stacks itself")]
     order: Annotated[
-        list[list[str]], Doc("FEATURE@UPSTREAM in the order they were put in; several in one list require each other")
+        list[list[str]], Doc("patches as FEATURE@UPSTREAM, in the order applied; those in one list require each other")
     ]
-    tried: Annotated[tuple[BisectRun, ...], Doc("the runs of the command")]
-    broken: Annotated[list[list[str]], Doc("of `order`: what broke it; several where runs between them were skipped")]
+    tried: Annotated[tuple[BisectRun, ...], Doc("runs of the command")]
+    broken: Annotated[
+        list[list[str]], Doc("entries of `order` that break the command; several if the runs between them were skipped")
+    ]
     reason: Annotated[
-        str | None, Doc("why nothing is: good (the command succeeds with all), base (it fails without any)")
+        str | None,
+        Doc("why no entry breaks it: `good` (succeeds with all patches) or `base` (fails without any); null otherwise"),
     ]
 
 
 def bisect_output(found: Bisected, profile: Profile) -> BisectOutput:
-    """With the names of the patches."""
+    """Return the result, with the names of the patches."""
     order, broken = ([_unit(u) for u in units] for units in (found.order, found.broken))
     return BisectOutput(profile.name, profile.release, order, found.tried, broken, found.reason)
 
@@ -142,12 +147,12 @@ def _unit(unit: Unit) -> list[str]:
 
 
 def step_text(step: BisectRun, units: int) -> str:
-    """One run, as it ended."""
+    """Return the line for a completed run."""
     return f"{step.applied} of {units} patches: {step.outcome} (exit code {step.code}, {step.seconds:.1f} s)"
 
 
 def bisect_text(found: Bisected, style: Style) -> Iterator[str]:
-    """The patch, or why there is none."""
+    """Yield the patch, or why there is none."""
     if found.reason is not None:
         yield style.note(_REASONS[found.reason])
         return
@@ -162,11 +167,11 @@ def bisect_text(found: Bisected, style: Style) -> Iterator[str]:
 class BlameOutput:
     """What `blame` prints."""
 
-    lines: Annotated[list[Blamed], Doc("in the order of the traceback")]
+    lines: Annotated[list[Blamed], Doc("lines, in traceback order")]
 
 
 def blame_text(found: Sequence[Blamed], style: Style) -> Iterator[str]:
-    """A line for each place, with what to read of a patch below it."""
+    """Yield a line for each place, with the details of a patch below it."""
     for one in found:
         often = f"  ({one.place.count} times)" if one.place.count > 1 else ""
         place = visible_line(f"{one.place.file}:{one.place.line}") + often

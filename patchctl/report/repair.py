@@ -1,4 +1,4 @@
-"""What `repair` prints, as text and as JSON. Computes nothing."""
+"""Text and JSON output of `repair`. Computes nothing."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ class RepairOutput:
     """What `repair` prints."""
 
     done: Annotated[Repair, Spread()]
-    dry_run: Annotated[bool, Doc("nothing was written")]
+    dry_run: Annotated[bool, Doc("true if nothing was written")]
 
 
 def repair_text(result: Repair, style: Style, *, dry_run: bool) -> Iterator[str]:
-    """What was wrong, what became of each tree, and what is kept where."""
+    """Yield the problems, the result for each tree, and the location of kept files."""
     for seen in result.found:
         yield f"{style.bad(seen.kind)}  {visible_line(seen.message)}  ({visible_line(seen.place)})"
     words = {

@@ -1,4 +1,4 @@
-"""What `fetch` prints, as JSON."""
+"""JSON output of `fetch`."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from patchctl.stack.plan import Skipped
 
 @dataclass(frozen=True)
 class FetchedSource:
-    """A base that is in the cache now."""
+    """A base that is now in the cache."""
 
     base: Annotated[Base, Spread()]
-    from_cache: Annotated[bool, Doc("nothing was fetched")]
-    bytes: Annotated[int, Doc("how many were")]
-    objects: Annotated[int, Doc("how many objects were read back and found right")]
-    seconds: Annotated[float, Doc("how long it took")]
+    from_cache: Annotated[bool, Doc("true if it was cached and nothing was fetched")]
+    bytes: Annotated[int, Doc("number of bytes fetched")]
+    objects: Annotated[int, Doc("number of objects read back and verified")]
+    seconds: Annotated[float, Doc("duration in seconds")]
 
 
 @dataclass(frozen=True)
 class FetchOutput:
     """What `fetch` prints."""
 
-    profile: Annotated[str, Doc("the profile")]
-    root: Annotated[Path, Doc("the distribution: with `--bundle` where the bundle's was put")]
-    sources: Annotated[Sequence[FetchedSource], Doc("in the order of upstreams.yaml")]
-    skipped: Annotated[Sequence[Skipped], Doc("with `--skip-unavailable`")]
+    profile: Annotated[str, Doc("profile name")]
+    root: Annotated[Path, Doc("distribution folder; with `--bundle`, the folder that the bundle was unpacked to")]
+    sources: Annotated[Sequence[FetchedSource], Doc("bases, in the order of upstreams.yaml")]
+    skipped: Annotated[Sequence[Skipped], Doc("with `--skip-unavailable`: unavailable upstreams")]

@@ -1,4 +1,4 @@
-"""What `import`, `pin`, `edit`, `export` and `rebase` did to a stack, as text and as JSON. Computes nothing."""
+"""Text and JSON output of `import`, `pin`, `edit`, `export` and `rebase`. Computes nothing."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def import_text(result: ImportResult) -> Iterator[str]:
-    """A line a patch, what was mended below it, and what to do next."""
+    """Yield a line per patch, its repairs, and what to do next."""
     stack = result.target.stack
     name = f"{stack.upstream}/{stack.name}"
     yield from map(visible_line, result.said)
@@ -51,22 +51,22 @@ def import_text(result: ImportResult) -> Iterator[str]:
 class ImportOutput:
     """What `import` prints."""
 
-    upstream: Annotated[str, Doc("its name")]
-    stack: Annotated[str, Doc("the stack that the patches went into")]
-    new_stack: Annotated[bool, Doc("it was made for them")]
-    extends: Annotated[str | None, Doc("the stack whose patches come first")]
-    written: Annotated[bool, Doc("not with `--dry-run`")]
-    base: Annotated[str, Doc("the unpatched commit")]
-    form: Annotated[str, Doc("git or sdist")]
-    tip_tree: Annotated[str, Doc("the tree of the whole stack with the patches on it")]
-    candidates: Annotated[Sequence[Candidate], Doc("every stack that was looked at, the best first")]
-    said: Annotated[tuple[str, ...], Doc("how well the patches fit, in words; what is to know of their order")]
-    passed_over: Annotated[tuple[Left, ...], Doc("cover letters, files of a folder that are no mails")]
-    patches: Annotated[tuple[Imported, ...], Doc("in the order in which they apply")]
+    upstream: Annotated[str, Doc("upstream name")]
+    stack: Annotated[str, Doc("stack that received the patches")]
+    new_stack: Annotated[bool, Doc("true if the stack was created by the import")]
+    extends: Annotated[str | None, Doc("stack whose patches come first")]
+    written: Annotated[bool, Doc("false with `--dry-run`")]
+    base: Annotated[str, Doc("unpatched base commit")]
+    form: Annotated[str, Doc("source form: `git` or `sdist`")]
+    tip_tree: Annotated[str, Doc("tree id of the whole stack, imported patches included")]
+    candidates: Annotated[Sequence[Candidate], Doc("stacks considered, best match first")]
+    said: Annotated[tuple[str, ...], Doc("messages about how well the patches fit and about their order")]
+    passed_over: Annotated[tuple[Left, ...], Doc("skipped files: cover letters and files that are not mails")]
+    patches: Annotated[tuple[Imported, ...], Doc("imported patches, in the order they apply")]
 
 
 def import_output(result: ImportResult) -> ImportOutput:
-    """Where the patches went, and what became of each."""
+    """Return the target stack, and the result for each patch."""
     target, base = result.target, result.base
     stack = target.stack
     where = (stack.upstream, stack.name, target.is_new, stack.extends, result.written, base.commit, base.form)
@@ -74,7 +74,7 @@ def import_output(result: ImportResult) -> ImportOutput:
 
 
 def pin_text(pinned: PinResult, root: Path, *, written: bool) -> Iterator[str]:
-    """The pin, what was not had, what to look at, the proposal, and what to do next."""
+    """Yield the pin, unavailable sources, items to review, the proposal, and what to do next."""
     stack, pin = pinned.stack, pinned.stack.pin
     name = f"{stack.upstream}/{stack.name}"
     yield f"{name}  comes from {pinned.like.name}" if pinned.like.name else f"{name}  the upstream's first stack"
@@ -104,27 +104,29 @@ def pin_text(pinned: PinResult, root: Path, *, written: bool) -> Iterator[str]:
 class PinOutput:
     """What `pin` prints."""
 
-    upstream: Annotated[str, Doc("its name")]
-    stack: Annotated[str, Doc("the new stack's name")]
+    upstream: Annotated[str, Doc("upstream name")]
+    stack: Annotated[str, Doc("name of the new stack")]
     comes_from: Annotated[
-        str | None, Doc("the stack whose generated files were taken over; null for the upstream's first")
+        str | None, Doc("stack whose generated files were copied; null for the upstream's first stack")
     ]
-    written: Annotated[bool, Doc("not with `--dry-run`")]
-    file: Annotated[Path, Doc("the manifest's path")]
-    commit: Annotated[str, Doc("the pin: its commit, or `sdist:SHA256` where the source distribution alone is pinned")]
-    tree: Annotated[str | None, Doc("its tree; null where no repository could be had")]
-    tag: Annotated[str | None, Doc("the tag that names it")]
-    sdist: Annotated[Sdist | None, Doc("the source distribution that the package index has")]
-    forms: Annotated[list[str], Doc("in which forms it was had: git, sdist")]
-    generated: Annotated[list[str], Doc("the generated files that were taken over")]
-    notes: Annotated[Sequence[str], Doc("what shows that each is expected; what a person has to look at")]
-    runtime: Annotated[Sequence[Proposal], Doc("what upstream's own files say that it runs on; no profile was changed")]
-    tried: Annotated[Sequence[Tried], Doc("every place where something was not had, and why", pairs=True)]
-    manifest: Annotated[str, Doc("the whole text")]
+    written: Annotated[bool, Doc("false with `--dry-run`")]
+    file: Annotated[Path, Doc("path of the manifest")]
+    commit: Annotated[str, Doc("pinned commit, or `sdist:SHA256` if only the source distribution is pinned")]
+    tree: Annotated[str | None, Doc("tree id of the commit; null if no repository was available")]
+    tag: Annotated[str | None, Doc("tag that names the commit")]
+    sdist: Annotated[Sdist | None, Doc("source distribution on the package index")]
+    forms: Annotated[list[str], Doc("source forms found: `git`, `sdist`")]
+    generated: Annotated[list[str], Doc("generated files copied from that stack")]
+    notes: Annotated[Sequence[str], Doc("evidence for each generated file, and what needs a manual check")]
+    runtime: Annotated[
+        Sequence[Proposal], Doc("runtime requirements found in upstream's files; no profile was changed")
+    ]
+    tried: Annotated[Sequence[Tried], Doc("sources that lacked something, with the reason", pairs=True)]
+    manifest: Annotated[str, Doc("full text of the manifest")]
 
 
 def pin_output(pinned: PinResult, *, written: bool) -> PinOutput:
-    """The pin, and what was found on the way."""
+    """Return the pin, and what was found on the way."""
     stack, pin = pinned.stack, pinned.stack.pin
     forms, generated = [b.form for b in pinned.bases], [g.path for g in stack.generated]
     head = (stack.upstream, stack.name, stack.comes_from, written, pinned.file)
@@ -136,35 +138,36 @@ def pin_output(pinned: PinResult, *, written: bool) -> PinOutput:
 class EditOutput:
     """What `edit` prints."""
 
-    upstream: Annotated[str, Doc("its name")]
-    stack: Annotated[str, Doc("the stack's name")]
-    folder: Annotated[Path, Doc("the work tree")]
-    base: Annotated[str, Doc("the unpatched commit")]
-    tip: Annotated[str, Doc("the last patch's commit")]
+    upstream: Annotated[str, Doc("upstream name")]
+    stack: Annotated[str, Doc("stack name")]
+    folder: Annotated[Path, Doc("path of the work tree")]
+    base: Annotated[str, Doc("unpatched base commit")]
+    tip: Annotated[str, Doc("commit of the last patch")]
 
 
 @dataclass(frozen=True)
 class ExportOutput:
-    """What `export` prints: of files that are compared or written, of mails, and of mails for upstream."""
+    """What `export` prints: files compared or written, or mails (also for upstream)."""
 
-    upstream: Annotated[str, Doc("its name")]
-    stack: Annotated[str, Doc("the stack's name")]
-    check: Annotated[bool | None, Doc("not with `--mbox`: nothing was written", optional=True)] = None
-    changes: Annotated[Sequence[str] | None, Doc("not with `--mbox`: what differs, or was written", optional=True)] = (
-        None
-    )
-    base: Annotated[str | None, Doc("with `--mbox`: the commit that the mails are for", optional=True)] = None
-    tip: Annotated[
-        str | None, Doc("with `--mbox` and not `--for-upstream`: the commit that `git am` makes of them", optional=True)
+    upstream: Annotated[str, Doc("upstream name")]
+    stack: Annotated[str, Doc("stack name")]
+    check: Annotated[bool | None, Doc("without `--mbox`: true if nothing was written", optional=True)] = None
+    changes: Annotated[
+        Sequence[str] | None, Doc("without `--mbox`: files that differ or were written", optional=True)
     ] = None
-    files: Annotated[Sequence[str] | None, Doc("with `--mbox`: the mails, in their order", optional=True)] = None
+    base: Annotated[str | None, Doc("with `--mbox`: commit that the mails apply to", optional=True)] = None
+    tip: Annotated[
+        str | None,
+        Doc("with `--mbox` but not `--for-upstream`: commit that `git am` creates from the mails", optional=True),
+    ] = None
+    files: Annotated[Sequence[str] | None, Doc("with `--mbox`: mails, in order", optional=True)] = None
     left_out: Annotated[
-        Sequence[str] | None, Doc("with `--for-upstream`: what upstream will ask for beside them", optional=True)
+        Sequence[str] | None, Doc("with `--for-upstream`: what upstream will ask for in addition", optional=True)
     ] = None
 
 
 def rebase_status(run: RebaseRun, state: RebaseState) -> Iterator[str]:
-    """How far it is, and what to do."""
+    """Yield the progress, and what to do."""
     yield from _steps(state, state.steps)
     if state.stop is not None and not run.place.is_ours:
         yield from _stop(run, state)
@@ -174,7 +177,7 @@ def rebase_status(run: RebaseRun, state: RebaseState) -> Iterator[str]:
 
 
 def rebase_stopped(run: RebaseRun, state: RebaseState) -> Iterator[str]:
-    """What became of the patch at which it stopped before and of those after it, and of this one, the way on."""
+    """Yield the results since the last stop, and how to continue from this one."""
     asked = [n for n, step in enumerate(state.steps) if step.outcome in ("resolved", "dropped", "postponed")]
     before = asked[-1] if asked else 0
     if before:
@@ -184,7 +187,7 @@ def rebase_stopped(run: RebaseRun, state: RebaseState) -> Iterator[str]:
 
 
 def _stop(run: RebaseRun, state: RebaseState) -> Iterator[str]:
-    """What is in the way, and the commands that go on."""
+    """Yield the obstacle, and the commands that continue."""
     stop = state.stop
     assert stop is not None
     folder = run.place.folder
@@ -201,7 +204,7 @@ def _stop(run: RebaseRun, state: RebaseState) -> Iterator[str]:
 
 
 def rebase_done(run: RebaseRun, state: RebaseState, ended: RebaseResult) -> Iterator[str]:
-    """All patches, what was written, what was dropped, and what nobody has proven."""
+    """Yield all patches, what was written and dropped, and what is not proven."""
     name = f"{state.upstream}/{state.new}"
     yield from _steps(state, state.steps)
     yield f"{name}: {patch_count(len(ended.files))} from {state.old}, {len(ended.same)} of them byte for byte as before"
@@ -220,7 +223,7 @@ def rebase_done(run: RebaseRun, state: RebaseState, ended: RebaseResult) -> Iter
 
 
 def rebase_aborted(state: RebaseState, kept: Path, aside: Path | None) -> Iterator[str]:
-    """What is gone and what is not."""
+    """Yield what was removed and what was kept."""
     yield f"{state.upstream}/{state.new}: given up; the distribution is as before"
     if aside is not None:
         yield f"what was half resolved is kept in {aside}"
@@ -243,34 +246,35 @@ def _steps(state: RebaseState, steps: Sequence[RebaseStep]) -> Iterator[str]:
 class RebaseOutput:
     """What `rebase` prints."""
 
-    upstream: Annotated[str, Doc("its name")]
-    old: Annotated[str, Doc("the stack that is brought", key="from")]
-    new: Annotated[str, Doc("the stack that it becomes", key="to")]
-    status: Annotated[str, Doc("stopped (exit code 4), done, aborted, running")]
-    folder: Annotated[Path, Doc("the work tree")]
-    stages: Annotated[list[str], Doc("the revisions on the way, the last is the new stack's")]
-    stage: Annotated[str, Doc("the one that it is at")]
-    steps: Annotated[tuple[RebaseStep, ...], Doc("what was dealt with, in order")]
-    to_do: Annotated[list[str], Doc("the features still to be picked at this stage")]
-    dropped: Annotated[dict[str, str], Doc("features that do not arrive: why")]
-    postponed: Annotated[dict[str, str], Doc("features that do not arrive yet: why")]
-    stopped_at: Annotated[Stop | None, Doc("where a person is needed")]
-    aside: Annotated[Path | None, Doc("of an abort: the diff of what was half resolved")]
-    files: Annotated[tuple[str, ...], Doc("the patch files that were written")]
-    range_diff: Annotated[Path | None, Doc("the file with git's range-diff")]
-    locked: Annotated[bool, Doc("the lock of the new stack was written")]
-    unproven: Annotated[dict[str, str], Doc("features that nothing proves on the new stack: why")]
+    upstream: Annotated[str, Doc("upstream name")]
+    old: Annotated[str, Doc("stack being rebased", key="from")]
+    new: Annotated[str, Doc("resulting stack", key="to")]
+    status: Annotated[str, Doc("`stopped` (exit code 4), `done`, `aborted` or `running`")]
+    folder: Annotated[Path, Doc("path of the work tree")]
+    stages: Annotated[list[str], Doc("revisions to rebase onto; the last is the new stack's")]
+    stage: Annotated[str, Doc("current revision")]
+    steps: Annotated[tuple[RebaseStep, ...], Doc("patches processed, in order")]
+    to_do: Annotated[list[str], Doc("features still to pick at this stage")]
+    dropped: Annotated[dict[str, str], Doc("dropped features, with the reason")]
+    postponed: Annotated[dict[str, str], Doc("postponed features, with the reason")]
+    stopped_at: Annotated[Stop | None, Doc("point that needs manual work; null if not stopped")]
+    aside: Annotated[Path | None, Doc("after an abort: diff of unfinished conflict resolutions")]
+    files: Annotated[tuple[str, ...], Doc("patch files written")]
+    range_diff: Annotated[Path | None, Doc("file with the output of git range-diff")]
+    locked: Annotated[bool, Doc("true if the lock of the new stack was written")]
+    unproven: Annotated[dict[str, str], Doc("features not proven on the new stack, with the reason")]
     open: Annotated[
         list[str],
         Doc(
-            "what a person has to look at: requirements that did not arrive, names of upstream's that changed, with `--prove`"
-            " proofs that did not end well"
+            "items to review: requirements not carried over, upstream names that changed and, with `--prove`, failed"
+            " proofs"
         ),
     ]
     verdict: Annotated[
         int | None,
         Doc(
-            "of one that is done, its exit code: 0 nothing was stale, 10 what was stale is proven there, 20 somebody has to work"
+            "exit code of a finished rebase: 0 nothing was stale, 10 stale patches are proven on the new stack, 20"
+            " manual work is needed; null if not finished"
         ),
     ]
 
@@ -284,7 +288,7 @@ def rebase_output(
     aside: Path | None = None,
     locked: bool = False,
 ) -> RebaseOutput:
-    """How far it is."""
+    """Return the progress or result."""
     told = "done" if ended else "running" if state.stop is None else "stopped"
     return RebaseOutput(
         upstream=state.upstream,

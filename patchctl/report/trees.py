@@ -1,4 +1,4 @@
-"""What `apply`, `revert`, `status` and `identify` print, as text and as JSON. Computes nothing."""
+"""Text and JSON output of `apply`, `revert`, `status` and `identify`. Computes nothing."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ _FORMS = {
     "sdist": "as in the source distribution",
     "part": "a part",
 }
-_UNDONE = "the verb of an interrupted run that was taken back first, since objects of its end were damaged"
-_STASHED = "by upstream: the branch that keeps local edits; for an `--in-place` checkout `BRANCH of PATH`, the repository that has it"
+_UNDONE = "verb of an interrupted run that was rolled back first because objects of its result were damaged"
+_STASHED = "branch that keeps local edits, by upstream; for an `--in-place` checkout `BRANCH of PATH`, PATH being the repository"
 _PASSED_BY = "passed by (.git, __pycache__, environments, ...)"
 _MODE = "its executable bit is not the pin's"
 
@@ -36,25 +36,25 @@ _MODE = "its executable bit is not the pin's"
 class ApplyOutput:
     """What `apply` prints."""
 
-    profile: Annotated[str, Doc("the profile")]
-    release: Annotated[str | None, Doc("the release; null where the profile names its stacks itself")]
-    workspace: Annotated[Path, Doc("its folder")]
-    dry_run: Annotated[bool, Doc("nothing was written")]
+    profile: Annotated[str, Doc("profile name")]
+    release: Annotated[str | None, Doc("release name; null if the profile names its stacks itself")]
+    workspace: Annotated[Path, Doc("workspace path")]
+    dry_run: Annotated[bool, Doc("true if nothing was written")]
     without: Annotated[tuple[str, ...], Doc("features left out with `--without`")]
-    changed: Annotated[tuple[str, ...], Doc("upstreams whose trees were changed (would be, in a dry run)")]
-    finished: Annotated[str | None, Doc("the verb of an interrupted run that was finished first")]
+    changed: Annotated[tuple[str, ...], Doc("upstreams whose trees changed, or would change in a dry run")]
+    finished: Annotated[str | None, Doc("verb of an interrupted run that was completed first")]
     undone: Annotated[str | None, Doc(_UNDONE)]
     stashed: Annotated[Mapping[str, str], Doc(_STASHED)]
-    trees: Annotated[dict[str, TreeState], Doc("by upstream: what the workspace holds now")]
-    skipped: Annotated[tuple[SkippedUpstream, ...], Doc("with `--skip-unavailable`")]
+    trees: Annotated[dict[str, TreeState], Doc("current trees of the workspace, by upstream")]
+    skipped: Annotated[tuple[SkippedUpstream, ...], Doc("with `--skip-unavailable`: unavailable upstreams")]
     kept: Annotated[
         tuple[Skipped, ...],
-        Doc("with `--skip-unavailable`: their sources are gone, and their trees stay as they were applied"),
+        Doc("with `--skip-unavailable`: trees left as applied because their sources are no longer available"),
     ]
 
 
 def apply_output(plan: Plan, outcome: ApplyOutcome, workspace: Path, *, dry_run: bool) -> ApplyOutput:
-    """The workspace, and what the run did."""
+    """Return the workspace, and what the run did."""
     head = (plan.profile.name, plan.profile.release, workspace, dry_run, plan.without)
     done, state = (outcome.changed, outcome.finished, outcome.undone, outcome.stashed), outcome.state
     return ApplyOutput(*head, *done, state.trees, state.skipped, plan.kept)
@@ -64,30 +64,30 @@ def apply_output(plan: Plan, outcome: ApplyOutcome, workspace: Path, *, dry_run:
 class RevertedTree:
     """A tree that the workspace still manages."""
 
-    folder: Annotated[str, Doc("below the workspace")]
-    commit: Annotated[str, Doc("the commit that it holds now")]
+    folder: Annotated[str, Doc("path relative to the workspace")]
+    commit: Annotated[str, Doc("current commit of the tree")]
 
 
 @dataclass(frozen=True)
 class RevertOutput:
     """What `revert` prints."""
 
-    workspace: Annotated[Path, Doc("its folder")]
-    changed: Annotated[tuple[str, ...], Doc("upstreams whose trees were taken back")]
-    finished: Annotated[str | None, Doc("the verb of an interrupted run that was finished first")]
+    workspace: Annotated[Path, Doc("workspace path")]
+    changed: Annotated[tuple[str, ...], Doc("upstreams whose trees were reverted")]
+    finished: Annotated[str | None, Doc("verb of an interrupted run that was completed first")]
     undone: Annotated[str | None, Doc(_UNDONE)]
     stashed: Annotated[Mapping[str, str], Doc(_STASHED)]
-    trees: Annotated[dict[str, RevertedTree], Doc("by upstream: the trees that the workspace still manages")]
+    trees: Annotated[dict[str, RevertedTree], Doc("trees that the workspace still manages, by upstream")]
 
 
 def revert_output(outcome: ApplyOutcome, workspace: Path) -> RevertOutput:
-    """The workspace, and what the run did."""
+    """Return the workspace, and what the run did."""
     trees = {name: RevertedTree(tree.folder, tree.tip_commit) for name, tree in outcome.state.trees.items()}
     return RevertOutput(workspace, outcome.changed, outcome.finished, outcome.undone, outcome.stashed, trees)
 
 
 def plan_text(plan: Plan, outcome: ApplyOutcome, workspace: Path, style: Style, *, dry_run: bool) -> Iterator[str]:
-    """One line an upstream, then its patches; then what was left out or skipped, and where."""
+    """Yield one line per upstream, then its patches; then what was left out or skipped, and where."""
     if outcome.finished:
         yield style.note(f"finished an interrupted {outcome.finished} first")
     if outcome.undone:
@@ -154,7 +154,7 @@ def status_text(status: Status, style: Style) -> Iterator[str]:
 
 
 def _no_profile(status: Status) -> str:
-    """A workspace that was reverted has none, and so has one whose first apply did not end."""
+    """Describe a workspace without a profile: reverted, or its first apply did not finish."""
     first = status.interrupted == "apply" and not status.trees
     return "none yet" if first else "none (reverted)"
 
@@ -166,7 +166,7 @@ def _skipped(skipped: list[tuple[str, list[tuple[str, str]]]], style: Style) -> 
 
 
 def identify_text(found: Identification, style: Style) -> Iterator[str]:
-    """One paragraph a pin, then what else lies in the folder."""
+    """Yield one paragraph per pin, then the folder's other contents."""
     yield visible_line(found.folder)
     for tree in found.trees:
         yield from _tree(tree, style)
@@ -214,7 +214,7 @@ def _all_of(tree: Identified, style: Style) -> Iterator[str]:
 
 
 def _some_of(tree: Identified, style: Style) -> Iterator[str]:
-    """What an installed package normally lacks: said, and not file by file."""
+    """Summarise what an installed package normally lacks, without listing every file."""
     if tree.missing:
         first = visible_line(tree.missing[0])
         yield f"    {len(tree.missing)} files that are no modules are missing, the first is {first}"

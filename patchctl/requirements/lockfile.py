@@ -32,13 +32,13 @@ _HINT = "it is generated: `patchctl lock --requirements` recreates it"
 
 @dataclass(frozen=True)
 class Locked:
-    """A package."""
+    """A locked package."""
 
-    name: Annotated[str, Doc("its name")]
-    version: Annotated[str, Doc("its version")]
-    hashes: Annotated[tuple[str, ...], Doc("sha256 of its files; none where it comes from another index")]
-    via: Annotated[tuple[str, ...], Doc("who asks for it: packages, files of trees, recipes, scripts")]
-    index: Annotated[str | None, Doc("the other index; null for the package index")] = None
+    name: Annotated[str, Doc("package name")]
+    version: Annotated[str, Doc("locked version")]
+    hashes: Annotated[tuple[str, ...], Doc("sha256 of each file; empty for a package from another index")]
+    via: Annotated[tuple[str, ...], Doc("what requires the package: packages, files of trees, recipes, scripts")]
+    index: Annotated[str | None, Doc("URL of the other index; null for the package index")] = None
 
 
 @dataclass(frozen=True)

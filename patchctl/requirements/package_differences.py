@@ -1,4 +1,4 @@
-"""Compares an environment with a lock: what is missing, what the trees exclude, what is only another version."""
+"""Compares an environment with a lock: packages that are missing, excluded by the trees, or merely of another version."""
 
 from __future__ import annotations
 
@@ -24,17 +24,18 @@ Kind = Literal["missing", "excluded", "left out", "other"]
 class PackageDifference:
     """A package that differs from the lock."""
 
-    name: Annotated[str, Doc("the package")]
+    name: Annotated[str, Doc("package name")]
     kind: Annotated[
         Kind,
         Doc(
-            "missing, excluded (by somebody's limits), left out (of the lock, and there all the same), other (another version)"
+            "`missing`, `excluded` (outside declared limits), `left out` (not in the lock but installed) or `other`"
+            " (another version)"
         ),
     ]
-    locked: Annotated[str | None, Doc("the lock's version; null for left out")]
-    found: Annotated[str | None, Doc("the environment's; null for missing")]
-    who: Annotated[tuple[str, ...], Doc("who asks for it, or excludes it")]
-    matters: Annotated[bool, Doc("training can go wrong for it")]
+    locked: Annotated[str | None, Doc("locked version; null for `left out`")]
+    found: Annotated[str | None, Doc("installed version; null for `missing`")]
+    who: Annotated[tuple[str, ...], Doc("what requires or excludes the package")]
+    matters: Annotated[bool, Doc("true if the difference can affect training")]
 
     def __str__(self) -> str:
         who = ", ".join(self.who)

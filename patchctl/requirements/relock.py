@@ -24,15 +24,15 @@ from patchctl.terminal.progress import Progress
 
 @dataclass(frozen=True)
 class LockedSet:
-    """A set on a platform."""
+    """The lock of a requirement set on a platform."""
 
-    name: Annotated[str, Doc("the release")]
-    platform: Annotated[Platform, Doc("x86_64 or aarch64")]
-    file: Annotated[str, Doc("the lock")]
-    packages: Annotated[int, Doc("how many it has")]
-    elsewhere: Annotated[int, Doc("how many of them come from another index, without digests")]
-    differences: Annotated[tuple[str, ...], Doc("what differed from the lock that was there")]
-    written: Annotated[bool, Doc("the lock was written")]
+    name: Annotated[str, Doc("release name")]
+    platform: Annotated[Platform, Doc("`x86_64` or `aarch64`")]
+    file: Annotated[str, Doc("path of the lock")]
+    packages: Annotated[int, Doc("number of packages")]
+    elsewhere: Annotated[int, Doc("number of these from another index, without digests")]
+    differences: Annotated[tuple[str, ...], Doc("differences from the existing lock")]
+    written: Annotated[bool, Doc("true if the lock was written")]
 
 
 def relock(

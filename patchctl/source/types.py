@@ -22,12 +22,12 @@ class Base:
     source came from, without credentials. `fetched_bytes` is 0 if it was cached.
     """
 
-    upstream: Annotated[str, Doc("its name")]
-    form: Annotated[Form, Doc("git or sdist")]
+    upstream: Annotated[str, Doc("upstream name")]
+    form: Annotated[Form, Doc("source form: `git` or `sdist`")]
     repo: Path
-    commit: Annotated[str, Doc("the base's commit; in form sdist one that patchctl makes")]
-    tree: Annotated[str, Doc("its tree")]
-    origin: Annotated[str, Doc("where it came from")]
+    commit: Annotated[str, Doc("base commit; created by patchctl for form `sdist`")]
+    tree: Annotated[str, Doc("tree id of the commit")]
+    origin: Annotated[str, Doc("where the source came from, without credentials")]
     fetched_bytes: int
 
 

@@ -89,8 +89,8 @@ class PlannedStack:
 class Skipped:
     """An unavailable upstream, with every place tried."""
 
-    upstream: Annotated[str, Doc("its name")]
-    tried: Annotated[tuple[Tried, ...], Doc("every place and why it did not do", pairs=True)]
+    upstream: Annotated[str, Doc("upstream name")]
+    tried: Annotated[tuple[Tried, ...], Doc("sources tried, with the reason for each failure", pairs=True)]
 
 
 @dataclass(frozen=True)

@@ -1,10 +1,10 @@
-"""Which tree an interpreter really imports: not what is installed, nor what PYTHONPATH should do, but what it finds.
+"""Determines which tree an interpreter really imports, whatever is installed or on PYTHONPATH.
 
-A package that was copied out of the tree is recognised by the blob ids of its files, never by a version.
+A package copied out of the tree is recognised by the blob ids of its files, never by a version.
 
-Byte code counts as well. Python runs it in place of a source whose time and size its header has, or unconditionally if the header
-says so (PEP 552). To check it, the source is compiled again in a process of its own: reading byte code of unknown origin may
-crash the interpreter.
+Byte code counts as well. Python runs it instead of a source whose time and size match its header, or unconditionally if
+the header says so (PEP 552). To check it, the source is compiled again in a separate process: reading byte code of
+unknown origin may crash the interpreter.
 """
 
 from __future__ import annotations
@@ -44,18 +44,18 @@ for name in sys.argv[1:]:
 print(json.dumps(found))
 """
 _TIMEOUT_SECONDS = 60
-# The end of an extension's name: .so, .abi3.so, .cpython-311-aarch64-linux-gnu.so, ...
+# The suffix of an extension module: .so, .abi3.so, .cpython-311-aarch64-linux-gnu.so, ...
 _EXTENSION = re.compile(rb"(\..+)?\.(so|pyd)")
 
 
 @dataclass(frozen=True)
 class Import:
-    """A package: where the interpreter finds it, and whether that is the workspace's tree or an exact copy of it there."""
+    """A package: where the interpreter finds it, and whether that is the workspace's tree or an exact copy of its package."""
 
-    package: Annotated[str, Doc("an import package of the upstream")]
-    place: Annotated[str | None, Doc("where that Python finds it")]
-    ours: Annotated[bool, Doc("that is this tree, or an exact copy of its package")]
-    error: Annotated[str | None, Doc("why it cannot tell, or how the package there differs")]
+    package: Annotated[str, Doc("import package of the upstream")]
+    place: Annotated[str | None, Doc("location that this Python resolves; null if not found")]
+    ours: Annotated[bool, Doc("true if that is this tree or an exact copy of its package")]
+    error: Annotated[str | None, Doc("why the location cannot be determined, or how the package differs")]
 
     def describe(self, style: Any) -> str:
         from patchctl.terminal.text import visible_line
@@ -69,8 +69,10 @@ class Import:
 def find_imports(
     python: str, upstream: str, folder: Path, dist: Distribution, tip: Callable[[], Files] | None = None
 ) -> tuple[Import, ...]:
-    """Ask `python` where it finds the packages of an upstream, whose tree is in `folder`. `tip` gives the tree's files:
-    with it, an exact copy of a package elsewhere counts as the tree's. Raises WrongUse when it cannot be run.
+    """Ask `python` where it finds the packages of an upstream, whose tree is in `folder`.
+
+    `tip` gives the tree's files: with it, an exact copy of a package elsewhere counts as the tree's. Raises WrongUse if
+    `python` cannot be run.
     """
     packages = dist.upstream(upstream).packages
     if not packages:
@@ -122,9 +124,9 @@ def shadows(folder: Path, files: Iterable[bytes], known: Container[bytes] = ()) 
 
 
 def additions(folder: Path, files: Iterable[bytes], known: Container[bytes] = ()) -> Iterator[bytes]:
-    """Modules and packages that Python finds in `folder`, at its top or in a package of these files, beside those of the files.
+    """Yield extra modules and packages that Python finds in `folder`, at its top or in a package of these files.
 
-    Not extensions, which a build puts there, and nothing in a folder that is no package: build folders, outputs of a run.
+    Excludes extensions, which builds put there, and folders that are not packages: build folders, outputs of a run.
     """
     files = set(files)
     packages = {path.rpartition(b"/")[0] for path in files if path.endswith(b".py")}
@@ -138,7 +140,7 @@ def additions(folder: Path, files: Iterable[bytes], known: Container[bytes] = ()
 
 
 def modules_by_folder(files: Iterable[bytes]) -> dict[bytes, set[bytes]]:
-    """The names of the modules in each folder, which is named with its slash."""
+    """Return the names of the modules in each folder; folder names end with a slash."""
     modules: dict[bytes, set[bytes]] = {}
     for path in files:
         if path.endswith(b".py"):
@@ -148,8 +150,9 @@ def modules_by_folder(files: Iterable[bytes]) -> dict[bytes, set[bytes]]:
 
 
 def _beside_modules(folder: Path, files: Iterable[bytes]) -> Iterator[tuple[bytes, bytes, set[bytes]]]:
-    """Each name in the top folder and in each one with modules among the files: the folder with its slash, the name, and the
-    modules there."""
+    """Yield each name in the top folder and in every folder with modules: the folder with its slash, the name, and the
+    folder's modules.
+    """
     modules = {b"": set[bytes](), **modules_by_folder(files)}
     for above, stems in sorted(modules.items()):
         for name in _names(os.path.join(os.fsencode(folder), above)):
@@ -157,14 +160,14 @@ def _beside_modules(folder: Path, files: Iterable[bytes]) -> Iterator[tuple[byte
 
 
 def _package(folder: bytes, path: bytes) -> list[bytes]:
-    """The files that make a package of a folder."""
+    """Return the files that make a folder a package."""
     inside = (name for name in _names(os.path.join(folder, path)) if name.startswith(b"__init__."))
     made = (n for n in inside if n[8:] in (b".py", b".pyc") or _EXTENSION.fullmatch(n[8:]))
     return [path + b"/" + name for name in made]
 
 
 def _names(folder: bytes) -> list[bytes]:
-    """What lies in a folder; nothing where it is none, or may not be read."""
+    """Return the names in a folder; empty if there is none, or if it cannot be read."""
     try:
         return sorted(os.listdir(folder))
     except OSError:
@@ -180,14 +183,15 @@ def _text(path: bytes) -> str:
 
 
 def _below(files: Files, inner: str) -> Files:
-    """The files of a package, by their path in it."""
+    """Return the files of a package, by path in it."""
     prefix = inner.encode() + b"/"
     return {p.removeprefix(prefix): e for p, e in files.items() if p.startswith(prefix)}
 
 
 def _difference(folder: Path, files: Files, inner: str) -> str | None:
-    """How the package in `folder` differs from the one in `files`; None for an exact copy. Files beyond are no matter
-    (byte code, and what a build made), unless they are imported in place of one.
+    """Return how the package in `folder` differs from the one in `files`; None for an exact copy.
+
+    Additional files do not count (byte code, build outputs) unless they would be imported instead of one.
     """
     package, links = _below(files, inner), (GITLINK, SYMLINK)
     wanted = {p: e for p, e in package.items() if e.mode not in links}
@@ -203,7 +207,7 @@ def _difference(folder: Path, files: Files, inner: str) -> str | None:
 _NAME = re.compile(rb"([^.]+)\.([a-z]+-?\d+)(?:\.opt-([12]))?\.pyc")
 _OURS = (sys.implementation.cache_tag or "").encode()
 _HASHED, _COMPARED = 1, 2
-# Reads lines `LEVEL BYTECODE SOURCE` (paths in hexadecimal digits) and answers each with 1 where they agree.
+# Reads lines `LEVEL BYTECODE SOURCE` (paths in hexadecimal) and answers 1 if byte code and source agree.
 _COMPARE = """
 import marshal, sys
 for line in sys.stdin:
@@ -222,8 +226,9 @@ for line in sys.stdin:
 
 
 def forged(folder: Path, files: Iterable[bytes]) -> tuple[list[bytes], list[bytes]]:
-    """Byte code that Python would run in place of these modules: what differs from their compilation, and what another Python
-    made, which this one cannot check."""
+    """Return byte code that Python would run in place of these modules: first what differs from their compilation, then
+    what another Python made, which this one cannot check.
+    """
     taken = list(_taken(os.fsencode(folder), files))
     mine = [one for one in taken if one[1] == _OURS]
     others = [path for path, tag, *_ in taken if tag != _OURS]
@@ -242,14 +247,14 @@ def _same(lines: list[str]) -> Iterator[bool]:
             check=False,
         )
         answers = [answer == "1" for answer in done.stdout.split()]
-        if len(answers) < len(lines):  # the interpreter ended at the next one
+        if len(answers) < len(lines):  # the interpreter crashed at the next one
             answers.append(False)
         yield from answers
         lines = lines[len(answers) :]
 
 
 def _taken(folder: bytes, files: Iterable[bytes]) -> Iterator[tuple[bytes, bytes, int, bytes]]:
-    """Byte code that Python would run: its path, the tag of the Python that made it, the optimisation level, the module's path."""
+    """Yield byte code that Python would run: its path, the tag of its Python, the optimisation level, the module's path."""
     for above, stems in sorted(modules_by_folder(files).items()):
         kept = above + b"__pycache__/"
         try:

@@ -23,33 +23,34 @@ from patchctl.workspace.workspace_lock import clean_up, drop_own_locks, workspac
 
 @dataclass(frozen=True)
 class RepairedTree:
-    """One tree."""
+    """A repaired tree."""
 
-    name: Annotated[str, Doc("the upstream")]
-    folder: Annotated[str, Doc("its folder")]
+    name: Annotated[str, Doc("upstream name")]
+    folder: Annotated[str, Doc("path of the tree")]
     outcome: Annotated[
         str,
         Doc(
-            "base; aside: moved away whole; left: an `--in-place` checkout as it was; gone: its owner had taken it away"
+            "`base` (reset to its base), `aside` (moved away whole), `left` (`--in-place` checkout, unchanged) or"
+            " `gone` (already removed by its owner)"
         ),
     ]
-    commit: Annotated[str, Doc("the commit of its base")]
+    commit: Annotated[str, Doc("base commit")]
 
 
 @dataclass(frozen=True)
 class Repair:
-    """What was found and done; nothing for a healthy workspace."""
+    """What `repair` found and did; empty for a healthy workspace."""
 
-    workspace: Annotated[str, Doc("its folder")]
-    found: Annotated[tuple[WorkspaceProblem, ...], Doc("what is not as it should be")]
-    aside: Annotated[str | None, Doc("the folder to which things were moved; null when there was none")]
-    kept: Annotated[tuple[str, ...], Doc("each thing that was moved or kept there, by its place now")]
+    workspace: Annotated[str, Doc("workspace path")]
+    found: Annotated[tuple[WorkspaceProblem, ...], Doc("problems found")]
+    aside: Annotated[str | None, Doc("folder that files were moved to; null if none were")]
+    kept: Annotated[tuple[str, ...], Doc("moved or backed-up files, by their new path")]
     trees: Annotated[
-        tuple[RepairedTree, ...], Doc("what became of each tree; empty for a dry run, and where only locks were moved")
+        tuple[RepairedTree, ...], Doc("result for each tree; empty in a dry run, or if only locks were moved")
     ]
 
     @property
-    def healthy(self) -> Annotated[bool, Doc("nothing was found, and nothing changed")]:
+    def healthy(self) -> Annotated[bool, Doc("true if nothing was found or changed")]:
         return not self.found
 
 
@@ -61,10 +62,10 @@ def preview_repair(workspace: Path) -> Repair:
 
 
 def repair(workspace: Path, cache: Path) -> Repair:
-    """Bring every tree to its base, from objects of the workspace or the cache; move a tree that neither has to the backup.
+    """Bring every tree to its base, using objects of the workspace or the cache; without either, move the tree to the backup.
 
-    Can be run again after a kill at any time. Raises WrongUse where there is no workspace, WorkspaceBusy, and LocalEdits while
-    git runs in a tree.
+    Safe to run again after a kill at any point. Raises WrongUse if there is no workspace, WorkspaceBusy, and LocalEdits
+    while git runs in a tree.
     """
     _check_is_one(workspace)
     with workspace_lock(workspace):
@@ -117,7 +118,7 @@ def _check_no_git(target: RepairTarget, workspace: Path) -> None:
                 continue
             command = (process / "cmdline").read_bytes().split(b"\0")
             place = os.path.realpath(os.readlink(process / "cwd"))
-        except OSError:  # it ended, or belongs to somebody else
+        except OSError:  # it ended, or belongs to another user
             continue
         if place == inside or place.startswith(f"{inside}/") or f"--git-dir={tree.git_dir}".encode() in command:
             what = f"a git is at work in {tree.name} (process {process.name})"
@@ -125,7 +126,7 @@ def _check_no_git(target: RepairTarget, workspace: Path) -> None:
 
 
 def _move_locks(workspace: Path, trees: Sequence[RepairTarget], backup: Backup) -> tuple[RepairedTree, ...]:
-    """Where stale locks are the only problem, the trees stay applied."""
+    """If stale locks are the only problem, move them and leave the trees applied."""
     for target in trees:
         for lock in locks(target.tree(workspace)):
             backup.take(lock, f"{target.name}.git", lock.name)
@@ -150,7 +151,7 @@ def _to_base(
     roots = [s.root for s in (last.state, last.journal.after if last.journal else None) if s is not None]
     state = WorkspaceState(None, (roots or [""])[0], (), states, ())
     save_json(own / "state.json", state.as_json())
-    (own / "journal.json").unlink(missing_ok=True)  # last: until here the repair can be run again
+    (own / "journal.json").unlink(missing_ok=True)  # last, so that until here the repair can be run again
     for place in clean_up(workspace, state).values():
         backup.kept.append(place)
     return tuple(done)

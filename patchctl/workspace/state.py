@@ -1,6 +1,6 @@
 """The workspace's state file: what was applied, in which form, and what was left out and why.
 
-Read strictly: a file that is truncated, forged or from a newer patchctl is refused before anything is done by it.
+Parsed strictly: a truncated or forged file, or one from a newer patchctl, is refused before anything acts on it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from patchctl.os_errors import as_user_error
 
 VERSION = 1
 FOLDER = ".patchctl"
-# What a killed run leaves of its state and journal, and what one of an earlier version called it.
+# Files that a killed run leaves of its state and journal; earlier versions named them without the dot.
 UNFINISHED = (".state.json.new", ".journal.json.new", "state.json.new", "journal.json.new")
 _ID = re.compile(r"[0-9a-f]{40}")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]*")
@@ -28,58 +28,62 @@ _RECORD = re.compile(r"[^/\x00-\x1f\x7f]+\.dist-info/RECORD")
 
 @dataclass(frozen=True)
 class AppliedPatch:
-    """One patch in a tree."""
+    """A patch applied to a tree."""
 
-    file: Annotated[str, Doc("its file in the distribution")]
-    feature: Annotated[str, Doc("its feature")]
-    digest: Annotated[str, Doc("sha256 over the patch and its carried files")]
-    commit: Annotated[str, Doc("the commit that it became")]
+    file: Annotated[str, Doc("path in the distribution")]
+    feature: Annotated[str, Doc("feature name")]
+    digest: Annotated[str, Doc("sha256 of the patch and its carried files")]
+    commit: Annotated[str, Doc("resulting commit")]
 
 
 @dataclass(frozen=True)
 class LeftOutFeature:
     """A feature that is not in the tree."""
 
-    feature: Annotated[str, Doc("the feature")]
-    reason: Annotated[str, Doc("who left it out, or what the source lacks")]
+    feature: Annotated[str, Doc("feature name")]
+    reason: Annotated[str, Doc("what left it out, or what the source lacks")]
 
 
 @dataclass(frozen=True)
 class TreeState:
-    """One tree of the workspace."""
+    """A tree of the workspace."""
 
-    kind: Annotated[str, Doc("managed, or into for `--in-place`")]
-    folder: Annotated[str, Doc("below the workspace for managed trees, else the full path")]
-    stack: Annotated[str, Doc("the stack's name")]
-    form: Annotated[str, Doc("git or sdist")]
+    kind: Annotated[str, Doc("`managed`, or `into` for `--in-place`")]
+    folder: Annotated[str, Doc("path relative to the workspace for a managed tree, absolute otherwise")]
+    stack: Annotated[str, Doc("stack name")]
+    form: Annotated[str, Doc("source form: `git` or `sdist`")]
     origin: Annotated[str, Doc("where the source came from")]
-    base_commit: Annotated[str, Doc("the unpatched commit")]
-    base_tree: Annotated[str, Doc("its tree")]
-    tip_commit: Annotated[str, Doc("the last patch's commit")]
-    tip_tree: Annotated[str, Doc("its tree")]
-    locked: Annotated[bool, Doc("the lock promises exactly this")]
-    patches: Annotated[tuple[AppliedPatch, ...], Doc("in their order")] = ()
-    left_out: Annotated[tuple[LeftOutFeature, ...], Doc("the features that are not in the tree")] = ()
-    generated: Annotated[dict[str, str], Doc("files written in place of upstream's build: path to sha256")] = field(
-        default_factory=dict
+    base_commit: Annotated[str, Doc("unpatched base commit")]
+    base_tree: Annotated[str, Doc("tree id of the base commit")]
+    tip_commit: Annotated[str, Doc("commit of the last patch")]
+    tip_tree: Annotated[str, Doc("tree id of the tip commit")]
+    locked: Annotated[bool, Doc("true if the lock records exactly this result")]
+    patches: Annotated[tuple[AppliedPatch, ...], Doc("patches, in the order applied")] = ()
+    left_out: Annotated[tuple[LeftOutFeature, ...], Doc("features not in the tree")] = ()
+    generated: Annotated[dict[str, str], Doc("files written in place of upstream's build, with the sha256 of each")] = (
+        field(default_factory=dict)
     )
     record: Annotated[
-        str, Doc("the RECORD, below the folder, of a package that is patched where it is installed; else empty")
+        str,
+        Doc(
+            "path of the package's RECORD below the folder, for a package patched where it is installed; empty otherwise"
+        ),
     ] = ""
 
 
 @dataclass(frozen=True)
 class SkippedUpstream:
-    """An upstream that could not be had."""
+    """An unavailable upstream."""
 
-    upstream: Annotated[str, Doc("its name")]
-    tried: Annotated[tuple[tuple[str, str], ...], Doc("every place and why it did not do")]
+    upstream: Annotated[str, Doc("upstream name")]
+    tried: Annotated[tuple[tuple[str, str], ...], Doc("sources tried, with the reason for each failure")]
 
 
 @dataclass(frozen=True)
 class WorkspaceState:
-    """The whole file. `profile` is None after a revert; `release` is the release on which it was applied, None where it
-    stands on none and in what an earlier patchctl wrote."""
+    """The whole file. `profile` is None after a revert. `release` is the applied release; None if the profile has none,
+    or in files of earlier versions.
+    """
 
     profile: str | None
     root: str
@@ -93,12 +97,14 @@ class WorkspaceState:
 
 
 def in_profile(tree: TreeState) -> bool:
-    """Whether the applied profile has this tree. One that only another profile had stays at its base, and is never installed."""
+    """Whether the applied profile has this tree. A tree that only an earlier profile had stays at its base and is never
+    installed.
+    """
     return bool(tree.patches) or tree.locked or tree.tip_commit != tree.base_commit
 
 
 def load_state(workspace: Path) -> WorkspaceState | None:
-    """The state of a workspace, or None when there is none. Raises BadManifest."""
+    """Return the state of a workspace, or None if there is none. Raises BadManifest."""
     file = workspace / FOLDER / "state.json"
     try:
         text = file.read_text(encoding="utf-8")
@@ -133,13 +139,13 @@ def state_from_json(data: Any, file: Path) -> WorkspaceState:
 
 
 def save_json(file: Path, data: Any) -> None:
-    """Replace `file` by JSON, on disk before this returns: by rename, synchronised."""
-    # As ASCII: a folder's name may hold bytes that are not UTF-8. In one line: Python indents ten times as slowly.
+    """Replace `file` with JSON, atomically and durably."""
+    # ASCII, since a folder's name may hold bytes that are not UTF-8; one line, since Python indents ten times as slowly.
     replace_file(file, (json.dumps(data, sort_keys=True) + "\n").encode())
 
 
 def check_place(name: str, kind: str, folder: str, record: str = "") -> None:
-    """Raise ValueError unless a tree of this kind can lie there: inside the workspace under its name, or at a full path."""
+    """Raise ValueError unless a tree of this kind can be there: inside the workspace under its name, or at an absolute path."""
     _name(name)
     if "\0" in _text(folder) + _text(record):
         raise ValueError(f"tree {name!r} lies where no tree can be: {folder!r}")
@@ -169,7 +175,7 @@ def check_generated(generated: dict[str, str]) -> None:
 
 
 def _tree(name: str, data: dict[str, Any]) -> TreeState:
-    data = {"record": "", **data}  # workspaces of earlier versions say nothing of it
+    data = {"record": "", **data}  # absent in workspaces of earlier versions
     tree = TreeState(**{one.name: data[one.name] for one in fields(TreeState)})
     check_place(name, tree.kind, tree.folder, _text(tree.record))
     check_ids(tree.base_commit, tree.base_tree, tree.tip_commit, tree.tip_tree)
@@ -190,7 +196,7 @@ def _skipped(data: dict[str, Any]) -> SkippedUpstream:
 
 
 def _name(value: Any) -> str:
-    """A name of a manifest: nothing in it can steer a terminal."""
+    """Check a manifest name, which cannot contain terminal control sequences."""
     if not isinstance(value, str) or not _NAME.fullmatch(value):
         raise ValueError(f"{value!r} is no name")
     return value
@@ -199,7 +205,7 @@ def _name(value: Any) -> str:
 def _text(value: Any) -> str:
     if not isinstance(value, str):
         raise ValueError(f"{value!r} is no text")
-    os.fsencode(value)  # ValueError for half of a surrogate pair, which no file name and no output can hold
+    os.fsencode(value)  # ValueError for an unpaired surrogate, which neither file names nor output can contain
     return value
 
 

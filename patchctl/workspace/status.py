@@ -1,4 +1,6 @@
-"""What a workspace holds now, also as labels of an image. Takes no lock and writes nothing: works read-only, and as another user."""
+"""The current contents of a workspace, also as image labels. Takes no lock and writes nothing, so it works read-only
+and for other users.
+"""
 
 from __future__ import annotations
 
@@ -33,59 +35,69 @@ from patchctl.workspace.trees import Tree
 
 @dataclass(frozen=True)
 class TreeStatus:
-    """One tree."""
+    """The status of one tree."""
 
-    upstream: Annotated[str, Doc("its name")]
-    kind: Annotated[str, Doc("managed or into")]
-    folder: Annotated[str, Doc("the full path")]
-    stack: Annotated[str, Doc("the stack's name")]
-    form: Annotated[str, Doc("git or sdist")]
+    upstream: Annotated[str, Doc("upstream name")]
+    kind: Annotated[str, Doc("`managed` or `into`")]
+    folder: Annotated[str, Doc("absolute path of the tree")]
+    stack: Annotated[str, Doc("stack name")]
+    form: Annotated[str, Doc("source form: `git` or `sdist`")]
     pin: Annotated[
-        str, Doc("the pin: its commit, or `sdist:SHA256` where the source distribution alone is pinned; or unknown")
+        str, Doc("pinned commit; `sdist:SHA256` if only the source distribution is pinned; `unknown` if undetermined")
     ]
-    base_commit: Annotated[str, Doc("the unpatched commit")]
-    tip_commit: Annotated[str, Doc("the last patch's commit")]
-    tip_tree: Annotated[str, Doc("its tree")]
-    patches: Annotated[tuple[AppliedPatch, ...], Doc("in their order")]
-    left_out: Annotated[tuple[LeftOutFeature, ...], Doc("the features that are not in the tree")]
-    edits: Annotated[tuple[str, ...], Doc("files that were changed since")]
-    lock: Annotated[str, Doc("equal, silent (it does not speak of this form and selection), or what is different")]
-    problem: Annotated[str | None, Doc("why the tree cannot be judged, or that HEAD was moved")]
-    imports: Annotated[tuple[Import, ...], Doc("with `--python`")]
-    unlike_profile: Annotated[str | None, Doc("that the profile now names another stack, or not this upstream")] = None
+    base_commit: Annotated[str, Doc("unpatched base commit")]
+    tip_commit: Annotated[str, Doc("commit of the last patch")]
+    tip_tree: Annotated[str, Doc("tree id of the tip commit")]
+    patches: Annotated[tuple[AppliedPatch, ...], Doc("patches, in the order applied")]
+    left_out: Annotated[tuple[LeftOutFeature, ...], Doc("features not in the tree")]
+    edits: Annotated[tuple[str, ...], Doc("files changed since the apply")]
+    lock: Annotated[
+        str,
+        Doc("`equal`, `silent` (the lock does not cover this form and selection), or a description of the difference"),
+    ]
+    problem: Annotated[str | None, Doc("why the tree cannot be checked, or a note that HEAD was moved")]
+    imports: Annotated[
+        tuple[Import, ...], Doc("with `--python`: how that Python resolves the packages; null otherwise")
+    ]
+    unlike_profile: Annotated[
+        str | None, Doc("set if the profile now names another stack, or no longer this upstream")
+    ] = None
 
 
 @dataclass(frozen=True)
 class Status:
-    """A whole workspace."""
+    """The status of a workspace."""
 
-    workspace: Annotated[str, Doc("its folder")]
-    profile: Annotated[str | None, Doc("the profile; null after a revert, and when the first apply was interrupted")]
+    workspace: Annotated[str, Doc("workspace path")]
+    profile: Annotated[str | None, Doc("profile name; null after `revert` or an interrupted first `apply`")]
     without: Annotated[tuple[str, ...], Doc("features left out with `--without`")]
-    interrupted: Annotated[str | None, Doc("the verb of a run that was killed")]
-    trees: Annotated[tuple[TreeStatus, ...], Doc("by name")]
-    skipped: Annotated[tuple[SkippedUpstream, ...], Doc("upstreams that could not be had at the apply")]
+    interrupted: Annotated[str | None, Doc("verb of a run that was killed; null if there was none")]
+    trees: Annotated[tuple[TreeStatus, ...], Doc("trees, sorted by name")]
+    skipped: Annotated[tuple[SkippedUpstream, ...], Doc("upstreams unavailable at the apply")]
     release: Annotated[
         str | None,
-        Doc("the release on which it was applied; null where it stands on none, or an earlier patchctl applied it"),
+        Doc("release that was applied; null if the profile has none, or if an earlier patchctl applied it"),
     ] = None
     lacking: Annotated[
         Mapping[str, str],
-        Doc("by upstream that has no tree, why there should be one: the profile names it, or its folder is there"),
+        Doc("upstreams without a tree, with the reason to expect one: the profile names it, or its folder exists"),
     ] = field(default_factory=dict)
     labels: Annotated[
         Mapping[str, str] | None,
         Doc(
-            "with `--labels`: as an image has them; `patchctl.lock` is a sha256 over the lock files of the stacks whose trees"
-            " are here, `patchctl.skipped` names the profile's other upstreams",
+            "with `--labels`: the image labels; `patchctl.lock` is a sha256 over the lock files of the stacks present,"
+            " `patchctl.skipped` lists the profile's other upstreams",
             optional=True,
         ),
     ] = None
 
     @property
-    def clean(self) -> Annotated[bool, Doc("exit code 0")]:
-        """No edit, no difference to the profile and the lock, no interrupted run, and Python imports these trees where it was
-        asked. A profile without a single tree is none that anyone could train with."""
+    def clean(self) -> Annotated[bool, Doc("true for exit code 0")]:
+        """Whether there are no edits, differences to profile or lock, or interrupted run, and Python imports these
+        trees if checked.
+
+        A profile without a single tree is not clean: it cannot train anything.
+        """
         right = all(
             t.lock in ("equal", "silent") and not (t.edits or t.problem or t.unlike_profile) for t in self.trees
         )
@@ -95,7 +107,7 @@ class Status:
 
 
 def read_status(workspace: Path, dist: Distribution | None, python: str | None) -> Status:
-    """Look at every tree. `dist` is None when there is no distribution here: then nothing is said of the lock."""
+    """Inspect every tree. `dist` is None without a distribution: locks are not checked then."""
     state = load_state(workspace)
     journal = read_journal(workspace)
     if state is None:
@@ -139,7 +151,7 @@ def _tree(
         elif tree.is_link:
             problem = f"the folder is a link, to {os.readlink(tree.folder)}"
     except (PatchctlError, OSError) as error:
-        if isinstance(error, GitKilled | GitRefused) or is_resource_error(error):  # says nothing of the tree
+        if isinstance(error, GitKilled | GitRefused) or is_resource_error(error):  # unrelated to the tree
             raise
         problem = f"cannot be read: {error}"
     tip = None if problem else lambda: tree.files(state.tip_commit)
@@ -171,7 +183,7 @@ def _pin(dist: Distribution | None, name: str, state: TreeState) -> str:
 
 
 def _lock(dist: Distribution | None, name: str, state: TreeState) -> str:
-    """Whether the tree's tip is what the lock promises now: the distribution may have moved on since the apply."""
+    """Compare the tree's tip with the lock as it is now: the distribution may have changed since the apply."""
     if dist is None or not (state.patches or state.locked):  # at its base, after a revert
         return "silent"
     if (name, state.stack) not in dist.stacks:
@@ -184,13 +196,15 @@ def _lock(dist: Distribution | None, name: str, state: TreeState) -> str:
 
 
 def labels(status: Status, dist: Distribution) -> dict[str, str]:
-    """The labels of an image with this workspace, sorted by name.
+    """Return the labels of an image with this workspace, sorted by name.
 
-    `patchctl.lock` is patchctl.manifest.lock.lock_digest over the stacks of these trees; `patchctl.tree.UPSTREAM` is `FORM:TREE` for each,
-    TREE being git's id of the patched tree; `patchctl.without` lists the features that any of them lacks, and `patchctl.skipped`
-    the profile's other upstreams. So a subset of the trees, or of their patches, never has the labels of all.
+    `patchctl.lock` is patchctl.manifest.lock.lock_digest over the stacks of these trees; `patchctl.tree.UPSTREAM` is
+    `FORM:TREE` for each, TREE being git's id of the patched tree; `patchctl.without` lists the features that any of
+    them lacks, and `patchctl.skipped` the profile's other upstreams. So a subset of the trees, or of their patches,
+    never has the labels of all.
 
-    Raises WrongUse when no profile is applied, or when the workspace differs from its lock: a label would then be untrue.
+    Raises WrongUse if no profile is applied, or if the workspace differs from its lock, which would make the labels
+    false.
     """
     if status.profile is None:
         raise WrongUse("no profile is applied here", where=status.workspace, hint="`patchctl apply` first")
@@ -218,15 +232,15 @@ def labels(status: Status, dist: Distribution) -> dict[str, str]:
 
 
 def _applied(tree: TreeStatus) -> bool:
-    """Whether this profile's apply made the tree: one that only another profile had is at its base, without a lock."""
+    """Whether this profile's apply made the tree. A tree that only an earlier profile had is at its base, without a lock."""
     return bool(tree.patches or tree.left_out) or tree.lock == "equal"
 
 
 def unlike_profile(workspace: Path, state: WorkspaceState, dist: Distribution) -> dict[str, str]:
-    """The upstreams whose tree is not what the state's profile names now, each with the reason.
+    """Return the upstreams whose tree is not what the state's profile names now, with the reason.
 
-    The distribution may have changed since the apply, and a state may have been edited. A tree that was reverted to its base and
-    an upstream without a source are as they should be.
+    The distribution may have changed since the apply, and a state may have been edited. Trees reverted to their base
+    and upstreams without a source are fine.
     """
     if state.profile is None:
         return {}

@@ -1,4 +1,4 @@
-"""Diagnoses one tree of a workspace and brings it to its base. Whatever a user has in it is kept, in place or in the backup."""
+"""Diagnoses one tree of a workspace and brings it to its base. All user content is kept, in place or in the backup."""
 
 from __future__ import annotations
 
@@ -33,18 +33,20 @@ _LOCKED = ("index", "HEAD", "config", "packed-refs", "shallow")
 
 @dataclass(frozen=True)
 class WorkspaceProblem:
-    """Something wrong with a workspace."""
+    """A problem with a workspace."""
 
-    kind: Annotated[str, Doc("interrupted, journal, state, repair, repository-missing, repository, objects or lock")]
-    place: Annotated[str, Doc("the file or folder")]
-    message: Annotated[str, Doc("a sentence")]
+    kind: Annotated[
+        str, Doc("`interrupted`, `journal`, `state`, `repair`, `repository-missing`, `repository`, `objects` or `lock`")
+    ]
+    place: Annotated[str, Doc("affected file or folder")]
+    message: Annotated[str, Doc("description of the problem")]
 
 
 def diagnose(workspace: Path, target: RepairTarget) -> Iterator[WorkspaceProblem]:
     """Find what is wrong with a tree's repository. Writes nothing."""
     tree = target.tree(workspace)
     if target.kind == "into" and (not tree.folder.is_dir() or tree.uninstalled):
-        return  # its owner took it away: the next revert forgets it
+        return  # removed by its owner: the next revert forgets it
     if not tree.git_dir.is_dir():
         yield WorkspaceProblem("repository-missing", str(tree.git_dir), f"the repository of {tree.name} is not there")
         return
@@ -63,7 +65,7 @@ def diagnose(workspace: Path, target: RepairTarget) -> Iterator[WorkspaceProblem
 
 
 def locks(tree: Tree) -> list[Path]:
-    """The git locks in a tree's repository that would stop a run of ours."""
+    """Return the git locks in a tree's repository that would block us."""
     return [lock for name in _LOCKED if os.path.lexists(lock := tree.git_dir / f"{name}.lock")]
 
 
@@ -87,7 +89,7 @@ def _on_branch(tree: Tree) -> bool:
     return (tree.git_dir / "HEAD").read_bytes().startswith(b"ref: ")
 
 
-# What git needs beside objects and references, in the order in which it reads them, with the content that replaces a broken one.
+# Files that git needs besides objects and references, in the order that it reads them, with replacement content.
 _SMALL_FILES = {
     "config": "[core]\n\trepositoryformatversion = 0\n\tbare = false\n\tautocrlf = false\n",
     "HEAD": "{base}\n",
@@ -136,7 +138,7 @@ class TreeRepair:
         tracked = self._index()
         if not self._usable() and not self._remade():
             return self._given_up()
-        tracked = tracked or self._index()  # which git could not read before
+        tracked = tracked or self._index()  # unreadable to git before
         self._keep_work(tracked)
         self._to_base(self._others() or tracked)
         return "base"
@@ -155,7 +157,7 @@ class TreeRepair:
                     self.backup.take(place, f"{tree.name}.git", name)
                 if made:
                     replace_file(place, made.format(base=self.target.base).encode())
-            if _trouble(tree, index=False) is not None:  # the way to the base writes one
+            if _trouble(tree, index=False) is not None:  # moving to the base writes one
                 return False
             verify_objects(tree, Move(None, self.target.base), self.target.base, whole=True)
         except BrokenRepository:
@@ -163,7 +165,7 @@ class TreeRepair:
         return True
 
     def _remade(self) -> bool:
-        """Make a new repository from one that holds the whole base: the cache's, or that of a checkout's owner."""
+        """Recreate the repository from one that holds the whole base: the cache's, or that of a checkout's owner."""
         tree, base = self.tree, self.target.base
         made = new_git_dir(self.workspace, tree.name)
         for source in self._sources():
@@ -191,7 +193,7 @@ class TreeRepair:
 
     def _put_in_place(self, made: Path) -> None:
         tree = self.tree
-        for name in ("installed-RECORD", "installed-bytecode"):  # the installer's own, which no cache has
+        for name in ("installed-RECORD", "installed-bytecode"):  # the installer's own files, which are in no cache
             if (tree.git_dir / name).is_dir():
                 shutil.copytree(tree.git_dir / name, made / name)
             elif (tree.git_dir / name).is_file():
@@ -208,12 +210,12 @@ class TreeRepair:
         yield from self._owners()
 
     def _owners(self) -> list[Path]:
-        """The repository of a checkout's owner, which may have the objects as well."""
+        """Return the repository of a checkout's owner, which may have the objects too."""
         owner = find_git_dir(self.tree.folder) if self.tree.kind == "into" else None
         return [object_store(owner).parent] if owner is not None else []
 
     def _given_up(self) -> str:
-        """Without a base, move a managed tree to the backup, and leave a checkout to its owner as it is."""
+        """Without a base, move a managed tree to the backup, and leave a checkout as it is."""
         tree = self.tree
         if tree.kind == "managed":
             if os.path.lexists(tree.folder):
@@ -224,7 +226,7 @@ class TreeRepair:
         return "left"
 
     def _keep_work(self, tracked: Files) -> None:
-        """Put commits that only HEAD names and staged content on branches; move the files of an operation in progress to the backup."""
+        """Put commits that only HEAD references, and staged content, on branches; back up the files of an operation in progress."""
         tree, ours = self.tree, {self.target.base, *self.target.others}
         for name in IN_PROGRESS:
             if os.path.lexists(tree.git_dir / name):
@@ -240,7 +242,7 @@ class TreeRepair:
             if staged is not None and tracked and staged not in kept:
                 parent = head or self.target.base
                 tree.work.new_branch(staged, parent, parent)
-        except GitFailed:  # unmerged entries, or objects that are gone
+        except GitFailed:  # unmerged entries or missing objects
             self._keep_staged(tracked)
 
     def _keep_staged(self, tracked: Files) -> None:
@@ -261,7 +263,7 @@ class TreeRepair:
             return None
 
     def _index(self) -> Files:
-        """The entries of the index, for when the commit that it was made from cannot be read."""
+        """Return the index entries, for when the commit that it was made from cannot be read."""
         files: Files = {}
         try:
             listed = self.tree.work.git("ls-files", "--stage", "-z").split(b"\0") if self.tree.git_dir.is_dir() else []
@@ -346,9 +348,9 @@ class TreeRepair:
 
 
 class Backup:
-    """The folder `repair-N` in the workspace, N the first free number, where nothing is ever overwritten.
+    """The folder `repair-N` in the workspace, N being the first free number. Nothing in it is ever overwritten.
 
-    It is made with its first content; `kept` lists everything in it.
+    It is created with its first content; `kept` lists everything in it.
     """
 
     def __init__(self, workspace: Path) -> None:
@@ -357,11 +359,11 @@ class Backup:
         self.kept: list[Path] = []
 
     def take(self, place: Path, *name: str) -> None:
-        """Move whatever is at `place` to this name below the folder."""
+        """Move `place` to this name in the folder."""
         target = self._free(name)
         try:
             os.rename(place, target)
-        except OSError:  # another file system: a copy first, so that a kill leaves it in both
+        except OSError:  # another file system: copy first, so that a kill leaves both
             unfinished = target.with_name(f"{target.name}.unfinished")
             if place.is_dir() and not place.is_symlink():
                 shutil.copytree(place, unfinished, symlinks=True, dirs_exist_ok=True)

@@ -1,4 +1,4 @@
-"""What manifests/models.yaml holds: public facts of the models that profiles train, as plain data."""
+"""The types of manifests/models.yaml: public facts of the models that profiles train."""
 
 from __future__ import annotations
 
@@ -11,22 +11,23 @@ from patchctl.manifest.types import Address, Distributed, FormatVersion, Name, T
 
 @dataclass(frozen=True)
 class PublishedModel:
-    """One model as it is published."""
+    """A model, as published."""
 
-    profiles: Annotated[list[Name], Doc("The profiles that train it.")]
-    address: Annotated[Address, Doc("Where it is published.")]
-    config: Annotated[dict[Word, Value], Doc("The keys of its config.json that its size follows from.")]
-    bytes: Annotated[Value, Doc("The size of its weights as they are downloaded.")]
-    source: Annotated[Text, Doc("Where the figures stand.")]
-    note: Annotated[Text | None, Doc("What a run changes of it.")] = None
+    profiles: Annotated[list[Name], Doc("Profiles that train it.")]
+    address: Annotated[Address, Doc("URL that it is published at.")]
+    config: Annotated[dict[Word, Value], Doc("The keys of its config.json that determine its size.")]
+    bytes: Annotated[Value, Doc("Download size of its weights, in bytes.")]
+    source: Annotated[Text, Doc("Source of the figures.")]
+    note: Annotated[Text | None, Doc("What a training run changes about it.")] = None
     recipes: Annotated[
-        list[Name], Doc("The recipes of these profiles that train it; all that no other model names, without.")
+        list[Name],
+        Doc("The recipes of these profiles that train it; if omitted, every recipe that no other model lists."),
     ] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
 class Models:
-    """manifests/models.yaml: what preflight computes with while the model itself is not at hand."""
+    """manifests/models.yaml: the figures that preflight uses when the model itself is unavailable."""
 
     schema: FormatVersion
-    models: Annotated[dict[Distributed, PublishedModel], Doc("The models by name.")] = field(default_factory=dict)
+    models: Annotated[dict[Distributed, PublishedModel], Doc("Models, by name.")] = field(default_factory=dict)

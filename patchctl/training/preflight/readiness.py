@@ -1,7 +1,7 @@
-"""The machines of all nodes -> each node's findings, and what one has otherwise than the others. Pure functions.
+"""Combines the machines of all nodes into each node's findings and the differences between nodes. Pure functions.
 
-A value that is fine on a node may still be another than everywhere else: TLS on one node, another driver, other weights. Such a
-value is named with the nodes that have it, against what more than half of them have.
+A value can be valid on a node but differ from the other nodes: TLS on one node, another driver, other weights. Such a
+value is reported with its nodes and the value of the majority.
 """
 
 from __future__ import annotations
@@ -31,30 +31,30 @@ from patchctl.training.preflight.tool_output import (
     packages,
 )
 
-# Of the first node alone: on the others it is no matter. Ray's own ports are in use, since Ray runs.
+# Checked on the first node only. Ray's own ports are in use because Ray is running.
 FIRST_NODE = ("controller memory", "Ray's object store")
 RUNNING = ("ports of Ray",)
 
 
 @dataclass(frozen=True)
 class Odd:
-    """A trait that differs."""
+    """A trait that differs between nodes."""
 
-    trait: Annotated[str, Doc("what differs")]
-    value: Annotated[str, Doc("what these nodes have", line=True)]
-    most: Annotated[str | None, Doc("what more than half of the nodes have; null without a majority")]
-    nodes: Annotated[tuple[str, ...], Doc("who has it")]
-    stops: Annotated[bool, Doc("a run stops, or goes wrong, where it differs")]
+    trait: Annotated[str, Doc("trait that differs")]
+    value: Annotated[str, Doc("value on these nodes", line=True)]
+    most: Annotated[str | None, Doc("value on more than half of the nodes; null without a majority")]
+    nodes: Annotated[tuple[str, ...], Doc("nodes with the value")]
+    stops: Annotated[bool, Doc("true if the difference makes a run stop or go wrong")]
 
     @property
     def said(self) -> str:
-        """The value, and what it is held against."""
+        """The value, and what it is compared with."""
         return f"{self.value}; most have {self.most}" if self.most else f"{self.value}; no value is that of most"
 
 
 @dataclass(frozen=True)
 class Readiness:
-    """Every node's answer, its findings where there are any, and what differs among the nodes."""
+    """Every node's answer, its findings, and the differences between nodes."""
 
     answers: Mapping[ClusterNode, Answer]
     findings: Mapping[str, tuple[Finding, ...]]
@@ -63,11 +63,11 @@ class Readiness:
 
     @property
     def ready(self) -> bool:
-        """Nodes that were dead before are no matter while there are enough others."""
+        """Whether enough nodes are ready. Nodes that were dead before do not matter if enough others live."""
         return not self.missing and all(self.state(n) == "ready" for n in self.answers if n.alive)
 
     def why(self, node: ClusterNode) -> str | None:
-        """Why there is nothing to look at."""
+        """Why the node has no findings; None if it has an answer."""
         answer = self.answers[node]
         if isinstance(answer, NoAnswer):
             return answer.what
@@ -85,7 +85,7 @@ class Readiness:
         return "odd" if any(o.stops and node.title in o.nodes for o in self.odd) else "ready"
 
     def report(self) -> Report:
-        """All of it as findings, each with the nodes that have it."""
+        """Return everything as findings, each with its nodes."""
         report = Report(counts=Counter(nodes=len(self.answers)))
         for node in self.answers:
             why = self.why(node)
@@ -107,8 +107,10 @@ def readiness(
     nodes: int | None = None,
     first: Callable[[Case, Sequence[Finding]], Sequence[Finding]] = lambda case, findings: (),
 ) -> Readiness:
-    """Every node against the recipe, and against the others. `case` makes a case of a machine; `nodes`: how many there have
-    to be; `first`: what is said before a node's own findings."""
+    """Check every node against the recipe and against the others.
+
+    `case` makes a case of a machine; `nodes` is the required number; `first` are findings to put before a node's own.
+    """
     machines = {node.title: _machine(node, answer) for node, answer in answers.items() if isinstance(answer, NodeFacts)}
     cases = {title: case(machine) for title, machine in machines.items() if machine is not None}
     own = {title: tuple(_findings(each, accepted)) for title, each in cases.items()}
@@ -130,7 +132,7 @@ def _findings(case: Case, accepted: Collection[str]) -> Iterator[Finding]:
 
 
 def is_first(case: Case) -> bool:
-    """Whether MASTER_ADDR is an address of this node; with none set, every node may be."""
+    """Whether MASTER_ADDR is an address of this node; if unset, any node may be the first."""
     master, data = case.in_effect.get("MASTER_ADDR"), case.machine.data(m.ADDRESSES)
     return master is None or data is None or any(master in i.addresses for i in interfaces(data))
 
@@ -149,7 +151,7 @@ def _odd(cases: Mapping[str, Case], accepted: Collection[str]) -> Iterator[Odd]:
 
 
 def _shared_addresses(cases: Mapping[str, Case], accepted: Collection[str]) -> Iterator[Odd]:
-    """An address that devices of two nodes have: packets go to one of them."""
+    """Yield addresses that devices of two nodes share: packets reach only one of them."""
     holders: dict[str, list[str]] = {}
     for title, case in cases.items():
         ports = device_ports(case.machine.text(m.DEVICE_NETWORK) or "").values()
@@ -171,7 +173,7 @@ def _line(probe: str) -> Callable[[Case], str | None]:
 
 
 def _packages(case: Case) -> str | None:
-    """The versions of what the profile names."""
+    """Return the versions of the packages that the profile names."""
     known = packages(case.machine.text(m.PACKAGES) or "")
     wanted = [r.distribution or n for n, r in case.requirements.items() if r.kind == "python" and n in case.wanted]
     return ", ".join(f"{n} {known.get(n.lower().replace('_', '-'), 'none')}" for n in sorted(wanted)) if known else None
@@ -196,7 +198,7 @@ def _config(case: Case) -> str | None:
 
 
 def _sizes(case: Case) -> str | None:
-    """Files of the recipe that have to be the same everywhere: kind and size, of those that are there."""
+    """Return kind and size of existing files of the recipe that must be the same on every node."""
     there = {name: case.there(path) for name in case.run.paths if name != "checkpoints" and (path := case.path(name))}
     return ", ".join(f"{n} {size_text(t['bytes'])}" for n, t in sorted(there.items()) if t) or None
 

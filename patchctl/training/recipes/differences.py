@@ -1,4 +1,4 @@
-"""What differs between two recipes, value by value."""
+"""Compares two recipes, value by value."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from patchctl.training.recipes.resolve import RecipeRun, Resolved, bare
 
 @dataclass(frozen=True)
 class RecipeDifference:
-    """A name and its value in either recipe; None where it has none."""
+    """A name and its value in each recipe; None if absent."""
 
-    section: Annotated[str, Doc("one of these")]
-    name: Annotated[str, Doc("the key, without +")]
-    one: Annotated[str | None, Doc("the value in the first; null where it has none")]
-    other: Annotated[str | None, Doc("the value in the second")]
+    section: Annotated[str, Doc("`entry`, `needs`, `data`, `sizes`, `environment` or `overrides`")]
+    name: Annotated[str, Doc("key, without `+`")]
+    one: Annotated[str | None, Doc("value in the first recipe; null if absent")]
+    other: Annotated[str | None, Doc("value in the second recipe; null if absent")]
 
 
 def differences(one: RecipeRun, other: RecipeRun) -> list[RecipeDifference]:
-    """Entry, needs, data, sizes, environment and overrides, each in the order of the first recipe."""
+    """Compare entry, needs, data, sizes, environment and overrides, each in the order of the first recipe."""
     return [
         *_compared("entry", _entry(one), _entry(other)),
         *_compared("needs", dict.fromkeys(one.needs, "needed"), dict.fromkeys(other.needs, "needed")),

@@ -1,8 +1,8 @@
-"""What a run comes to when it goes to its end: steps, checkpoints on disk, answers that train and answers that validate.
+"""The totals of a complete run: steps, checkpoints on disk, responses for training and for validation.
 
-Counted as verl v0.6.0 does (trainer/ppo/ray_trainer.py; recipe/dapo/dapo_ray_trainer.py): the loader drops the last part of an
-epoch; a checkpoint and a validation come every N steps and after the last one, a validation before the first too. How many rows
-the data has is a recipe's size, `train_rows` and `validation_rows`.
+Counted as verl v0.6.0 does (trainer/ppo/ray_trainer.py; recipe/dapo/dapo_ray_trainer.py): the loader drops the last
+incomplete batch of an epoch; checkpoint and validation happen every N steps and after the last one, and optionally a
+validation before the first. The number of rows is a size of the recipe: `train_rows`, `validation_rows`.
 """
 
 from __future__ import annotations
@@ -24,24 +24,26 @@ _ROLLOUT = "actor_rollout_ref.rollout"
 
 @dataclass(frozen=True)
 class Totals:
-    """None where a number that it follows from is not said. `at_most`: groups are filtered, and a step takes several batches."""
+    """Totals of a complete run; None if an input is missing."""
 
-    steps: Annotated[int | None, Doc("null where the rows of the data are not said")]
-    at_most: Annotated[bool, Doc("groups are filtered, so that a step may take several batches")]
-    trained: Annotated[int | None, Doc("answers that are generated for training")]
-    validations: Annotated[int | None, Doc("how often it validates")]
-    validated: Annotated[int | None, Doc("answers that are generated for that")]
-    written: Annotated[int | None, Doc("checkpoints that are written")]
-    kept: Annotated[int | None, Doc("those of them that remain")]
-    checkpoint_bytes: Annotated[int | None, Doc("the size of one, null where the model is not known")]
+    steps: Annotated[int | None, Doc("number of training steps; null if the size of the data is unknown")]
+    at_most: Annotated[
+        bool, Doc("true if groups are filtered: a step may take several batches, so `steps` is an upper bound")
+    ]
+    trained: Annotated[int | None, Doc("number of responses generated for training")]
+    validations: Annotated[int | None, Doc("number of validations")]
+    validated: Annotated[int | None, Doc("number of responses generated for validation")]
+    written: Annotated[int | None, Doc("number of checkpoints written")]
+    kept: Annotated[int | None, Doc("number of checkpoints kept")]
+    checkpoint_bytes: Annotated[int | None, Doc("size of a checkpoint in bytes; null if the model is unknown")]
 
     @property
-    def kept_bytes(self) -> Annotated[int | None, Doc("the size of those that remain")]:
+    def kept_bytes(self) -> Annotated[int | None, Doc("total size of the kept checkpoints, in bytes")]:
         return None if self.kept is None or self.checkpoint_bytes is None else self.kept * self.checkpoint_bytes
 
 
 def totals_of(run: RecipeRun, rules: Rules, checkpoint_bytes: int | None = None) -> Totals:
-    """The totals of a run. Who knows the model says how many bytes a checkpoint of it has."""
+    """Return the totals of a run. `checkpoint_bytes` is the size of a checkpoint, if the model is known."""
     facts = facts_of(run, rules)
     batch = _number(facts, "data.train_batch_size")
     if not facts.on("trainer.use_v1"):  # verl v0.9.0's v1 trainer counts steps by train_batch_size
@@ -70,7 +72,7 @@ def totals_of(run: RecipeRun, rules: Rules, checkpoint_bytes: int | None = None)
 
 
 def mean_length(run: RecipeRun) -> int | None:
-    """Prompt and answer on average, as the recipe says; None where it does not."""
+    """Return the mean length of prompt plus response that the recipe gives; None if it gives none."""
     size = run.sizes.get(MEAN_LENGTH)
     return None if size is None else int(size.value)
 
@@ -85,7 +87,7 @@ def _steps(facts: Facts, batch: int | None) -> int | None:
 
 
 def _every(steps: int | None, frequency: int | None) -> int | None:
-    """How often something happens that comes every so many steps, and after the last one."""
+    """Return how often something happens that is due every N steps and after the last one."""
     if frequency is None or frequency <= 0:
         return 0
     return None if steps is None else -(-steps // frequency)

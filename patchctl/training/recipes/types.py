@@ -1,7 +1,7 @@
-"""What recipes and the rules over them hold, as plain data; `types` says how such dataclasses are read.
+"""The types of recipes and their rules; `patchctl.manifest.types` explains the annotations.
 
-They are no part of `ManifestContent`: apply, verify of a workspace and revert need no recipe, and must not be stopped by one that
-somebody is writing. `patchctl.training.recipes.read` reads them when they are asked for.
+They are not part of `ManifestContent`: apply, revert and verify of a workspace do not need recipes and must not fail
+because of one that is being written. `patchctl.training.recipes.read` reads them on demand.
 """
 
 from __future__ import annotations
@@ -59,174 +59,177 @@ Table = Annotated[
 
 @dataclass(frozen=True)
 class Setting:
-    """A value and where it comes from. One without a reason of its own may be written as the value alone."""
+    """A value and its source. A value without a reason of its own may be written alone."""
 
-    value: Annotated[Value, Doc("The value; '= ...' computes it from sizes, '@NAME' is a path that the user gives.")]
-    source: Annotated[Text | None, Doc("Who gives the value: a document of the practice and its section.")] = None
+    value: Annotated[Value, Doc("The value; '= ...' computes it from sizes, '@NAME' is a path that the user provides.")]
+    source: Annotated[Text | None, Doc("The source of the value: a practice document and its section.")] = None
     why: Annotated[Text | None, Doc("What it is for, or what goes wrong without it.")] = None
-    ours: Annotated[Text | None, Doc("No document gives the value: why we chose this one.")] = None
+    ours: Annotated[Text | None, Doc("Why we chose the value, if no document gives it.")] = None
     __shorthand__ = "value"
 
 
 @dataclass(frozen=True)
 class PathParameter:
-    """A file or folder that only the user knows."""
+    """A file or folder that the user provides."""
 
-    what: Annotated[Text, Doc("What lies there.")]
-    variable: Annotated[Variable, Doc("The variable that the command reads it from when it is not given.")]
-    default: Annotated[Text | None, Doc("Where it lies unless the user says otherwise.")] = None
-    needs_packages: Annotated[list[PackageRequirement], Doc("What the file imports and nothing else brings.")] = field(
-        default_factory=list
-    )
+    what: Annotated[Text, Doc("The contents.")]
+    variable: Annotated[Variable, Doc("The environment variable with the path, if the path is not given.")]
+    default: Annotated[Text | None, Doc("The default path.")] = None
+    needs_packages: Annotated[
+        list[PackageRequirement], Doc("Packages that the file imports and nothing else installs.")
+    ] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
 class DataSet:
-    """What is trained or validated on."""
+    """A data set for training or validation."""
 
-    name: Annotated[Text, Doc("The data set, as its publisher calls it.")]
+    name: Annotated[Text, Doc("The data set's published name.")]
     data_source: Annotated[Values, Doc("The values of its column data_source, which select the reward.")]
-    note: Annotated[Text | None, Doc("Where it comes from, or what to know about it.")] = None
+    note: Annotated[Text | None, Doc("Its origin, or anything to know about it.")] = None
 
 
 @dataclass(frozen=True)
 class EntryModule:
-    """The framework's own entry module. Nothing of ours runs in a training process."""
+    """The framework's own entry module. None of our code runs in a training process."""
 
-    module: Annotated[Module, Doc("What `python -m` runs.")]
-    config: Annotated[Word, Doc("The configuration that the overrides are for (--config-name).")]
-    upstream: Annotated[Name, Doc("The upstream whose tree it lies in.")]
-    folder: Annotated[RelativePath | None, Doc("Where in that tree it has to be started; null for its top.")] = None
-    why: Annotated[Text | None, Doc("Why there.")] = None
+    module: Annotated[Module, Doc("The module that `python -m` runs.")]
+    config: Annotated[Word, Doc("The configuration that the overrides apply to (--config-name).")]
+    upstream: Annotated[Name, Doc("The upstream whose tree contains it.")]
+    folder: Annotated[RelativePath | None, Doc("The working directory in that tree; null for the top.")] = None
+    why: Annotated[Text | None, Doc("Why it must start there.")] = None
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """One way to train. What it extends comes first; a key that it sets again replaces the inherited value."""
+    """A way to train. Values of the extended recipe come first; a key set again here replaces the inherited value."""
 
     schema: FormatVersion
-    name: Annotated[Name, Doc("The recipe's name, as this file's name.")]
-    summary: Annotated[Text, Doc("What it trains and how, in a line.")]
+    name: Annotated[Name, Doc("The recipe's name, equal to this file's name.")]
+    summary: Annotated[Text, Doc("What it trains and how, in one line.")]
     extends: Annotated[
-        RecipeName | None, Doc("A recipe of this folder, or FOLDER/RECIPE, whose values come first.")
+        RecipeName | None, Doc("The recipe to inherit values from: one of this folder, or FOLDER/RECIPE.")
     ] = None
-    without: Annotated[list[Text], Doc("Inherited keys, variables, sizes and needs that this one does not have.")] = (
-        field(default_factory=list)
+    without: Annotated[list[Text], Doc("Inherited keys, variables, sizes and needs to remove.")] = field(
+        default_factory=list
     )
-    source: Annotated[Text | None, Doc("Who gives the values of this file that name nobody themselves.")] = None
+    source: Annotated[Text | None, Doc("The source of every value in this file that does not name its own.")] = None
     needs: Annotated[
-        list[Feature], Doc("Features of the profile whose switches it sets, or that it cannot run without.")
+        list[Feature], Doc("Features of the profile that the recipe's settings switch on, or that it requires.")
     ] = field(default_factory=list)
     needs_packages: Annotated[
         list[PackageRequirement], Doc("Packages that its settings make the framework import.")
     ] = field(default_factory=list)
     sizes: Annotated[
-        dict[Size, Setting], Doc("Numbers that expressions may use; nodes and devices_per_node at least.")
+        dict[Size, Setting], Doc("Numbers for use in expressions; at least nodes and devices_per_node.")
     ] = field(default_factory=dict)
     environment: Annotated[dict[Variable, Setting], Doc("Environment variables, the same on every node.")] = field(
         default_factory=dict
     )
-    of_each_node: Annotated[dict[Variable, Text], Doc("Variables that each node sets for itself, and to what.")] = (
-        field(default_factory=dict)
-    )
+    of_each_node: Annotated[
+        dict[Variable, Text], Doc("Variables that each node sets for itself, each with a description of the value.")
+    ] = field(default_factory=dict)
     overrides: Annotated[dict[Key, Setting], Doc("Keys of the framework's configuration.")] = field(
         default_factory=dict
     )
-    paths: Annotated[dict[Size, PathParameter], Doc("Files and folders that the user gives.")] = field(
+    paths: Annotated[dict[Size, PathParameter], Doc("Files and folders that the user provides.")] = field(
         default_factory=dict
     )
-    data: Annotated[dict[Name, DataSet], Doc("The data sets: train, and validation where there is one.")] = field(
+    data: Annotated[dict[Name, DataSet], Doc("The data sets: train and, if used, validation.")] = field(
         default_factory=dict
     )
-    entry: Annotated[EntryModule | None, Doc("What is started.")] = None
+    entry: Annotated[EntryModule | None, Doc("What to start.")] = None
     limits: Annotated[
-        list[Text], Doc("What does not work, or was not seen to, at these pins: shown wherever the recipe is.")
+        list[Text], Doc("Known or suspected limitations at these pins; shown wherever the recipe is.")
     ] = field(default_factory=list)
     stops: Annotated[
         list[Text],
-        Doc("A limit without whose cure no run works: preflight stops at it until it is accepted."),
+        Doc("Limitations that prevent any run until resolved: preflight fails until they are accepted."),
     ] = field(default_factory=list)
-    note: Annotated[Text | None, Doc("Anything a reader should know.")] = None
+    note: Annotated[Text | None, Doc("Additional information for readers.")] = None
 
 
 @dataclass(frozen=True)
 class Condition:
-    """What is asked of a recipe: all that stands here has to be so. Names are keys, `env.NAME`, sizes and facts."""
+    """A condition on a recipe: every part must be true. Names are keys, `env.NAME`, sizes and facts."""
 
-    equals: Annotated[dict[Text, Values], Doc("A name: the values of which it has one.")] = field(default_factory=dict)
-    differs: Annotated[dict[Text, Values], Doc("A name: the values of which it has none.")] = field(
+    equals: Annotated[dict[Text, Values], Doc("Names, each with the values it may have.")] = field(default_factory=dict)
+    differs: Annotated[dict[Text, Values], Doc("Names, each with the values it must not have.")] = field(
         default_factory=dict
     )
-    given: Annotated[list[Text], Doc("Names that have a value other than null.")] = field(default_factory=list)
-    absent: Annotated[list[Text], Doc("Names that have none, or null.")] = field(default_factory=list)
+    given: Annotated[list[Text], Doc("Names that must have a value other than null.")] = field(default_factory=list)
+    absent: Annotated[list[Text], Doc("Names that must be unset or null.")] = field(default_factory=list)
     holds: Annotated[
         list[Text],
-        Doc("Comparisons of two expressions, as in a + b <= 2 * c; a list of numbers stands for its largest."),
+        Doc("Comparisons of two expressions, such as a + b <= 2 * c; a list of numbers counts as its maximum."),
     ] = field(default_factory=list)
-    contains: Annotated[dict[Text, Values], Doc("A name: texts of which its value holds one.")] = field(
+    contains: Annotated[
+        dict[Text, Values], Doc("Names, each with strings of which its value contains at least one.")
+    ] = field(default_factory=dict)
+    lacks: Annotated[dict[Text, Values], Doc("Names, each with strings that its value must not contain.")] = field(
         default_factory=dict
     )
-    lacks: Annotated[dict[Text, Values], Doc("A name: texts of which its value holds none.")] = field(
-        default_factory=dict
-    )
-    among: Annotated[dict[Text, Values], Doc("A name with a list: what each item has to be; * stands for any end.")] = (
-        field(default_factory=dict)
-    )
+    among: Annotated[
+        dict[Text, Values],
+        Doc("Names of lists, each with patterns; every item must match one of them. * is a wildcard."),
+    ] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class RecipeRule:
-    """Something that must hold of every recipe, with the samples that show it."""
+    """A rule for every recipe, with samples that keep and break it."""
 
-    says: Annotated[Text, Doc("What must hold.")]
+    says: Annotated[Text, Doc("What must be true.")]
     why: Annotated[Text, Doc("What goes wrong otherwise.")]
-    source: Annotated[Text, Doc("Who says so: a document of the practice, or a place in a framework's code.")]
-    must: Annotated[Condition, Doc("What is asked.")]
+    source: Annotated[Text, Doc("The source of the rule: a practice document, or a place in a framework's code.")]
+    must: Annotated[Condition, Doc("The required condition.")]
     hint: Annotated[Text, Doc("What to set instead.")]
-    good: Annotated[list[dict[Text, Value]], Doc("Values that keep the rule; what is not named has its default.")]
-    bad: Annotated[list[dict[Text, Value]], Doc("Values that break it.")]
+    good: Annotated[list[dict[Text, Value]], Doc("Samples that satisfy the rule; names not set have their default.")]
+    bad: Annotated[list[dict[Text, Value]], Doc("Samples that break the rule.")]
     of: Annotated[
         dict[Name, Versions],
-        Doc("Upstreams: the versions that it is true of, as the stacks' pins have them; of every version without."),
+        Doc("Upstreams, with the versions (of the stacks' pins) that the rule applies to; if omitted, all versions."),
     ] = field(default_factory=dict)
-    when: Annotated[Condition | None, Doc("Where it is asked; everywhere without.")] = None
+    when: Annotated[Condition | None, Doc("When the rule applies; if omitted, always.")] = None
 
 
 @dataclass(frozen=True)
 class Documented:
-    """A variable that none of the upstreams reads itself."""
+    """A variable that no upstream reads itself."""
 
     reader: Annotated[Text, Doc("What reads it.")]
-    address: Annotated[Address, Doc("Where it is documented.")]
+    address: Annotated[Address, Doc("URL of its documentation.")]
 
 
 @dataclass(frozen=True)
 class Rules:
-    """manifests/rules.yaml: what every recipe has to keep, and what the frameworks do where a recipe says nothing."""
+    """manifests/rules.yaml: rules for all recipes, and the frameworks' defaults for unset keys."""
 
     schema: FormatVersion
-    rules: Annotated[dict[Name, RecipeRule], Doc("The rules by name.")]
+    rules: Annotated[dict[Name, RecipeRule], Doc("The rules, by name.")]
     defaults: Annotated[
         dict[Table, dict[Text, Value]],
         Doc(
-            "Values of keys that a recipe leaves alone: for all configurations, for one by its name, then those with versions."
+            "Defaults of keys that a recipe does not set: for all configurations, then for one by name, then those for"
+            " given versions."
         ),
     ] = field(default_factory=dict)
     renamed: Annotated[
         dict[Requirement, dict[Text, Text]],
-        Doc(
-            "For versions of an upstream: keys that are gone or deprecated, with the names that they have there. Both are read."
-        ),
+        Doc("For versions of an upstream: removed or deprecated keys, with their new names. Both names are read."),
     ] = field(default_factory=dict)
     composed_as: Annotated[
         dict[Text, Word],
-        Doc("An override KEY=VALUE that makes one configuration another: that one's name, whose defaults hold then."),
+        Doc(
+            "Overrides KEY=VALUE that turn one configuration into another, with the name of that one, whose defaults"
+            " then apply."
+        ),
     ] = field(default_factory=dict)
     switched_by: Annotated[
         dict[Feature, list[Text]],
-        Doc("Keys that a feature acts on besides the one that its patch names as its switch."),
+        Doc("Keys that a feature acts on besides its patch's `Switch`."),
     ] = field(default_factory=dict)
     variables: Annotated[
         dict[Variable, Documented],
-        Doc("Variables of recipes that none of the upstreams reads, and where they are explained."),
+        Doc("Variables of recipes that no upstream reads, with their documentation."),
     ] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""What `cluster preflight` found, as text and as JSON. Computes nothing."""
+"""Text and JSON output of `cluster preflight`. Computes nothing."""
 
 from __future__ import annotations
 
@@ -22,38 +22,40 @@ _ORDER = ("wrong", "warning", "note")
 
 @dataclass(frozen=True)
 class NodeReadiness:
-    """A node that the cluster knows."""
+    """A node of the cluster."""
 
-    node: Annotated[str, Doc("its name")]
-    address: Annotated[str, Doc("its address")]
-    state: Annotated[str, Doc("ready, not ready, odd, dead, silent, broken or failed")]
-    why: Annotated[str | None, Doc("why there is nothing to look at")]
-    findings: Annotated[list[PreflightFinding], Doc("in the order of the areas")]
+    node: Annotated[str, Doc("node name")]
+    address: Annotated[str, Doc("node address")]
+    state: Annotated[str, Doc("`ready`, `not ready`, `odd`, `dead`, `silent`, `broken` or `failed`")]
+    why: Annotated[str | None, Doc("why the node has no findings; null otherwise")]
+    findings: Annotated[list[PreflightFinding], Doc("findings, by area")]
 
 
 @dataclass(frozen=True)
 class ReadinessOutput:
     """What `cluster preflight` prints."""
 
-    address: Annotated[str, Doc("the cluster, as it was named")]
-    ray: Annotated[str, Doc("the version of Ray that asked")]
-    profile: Annotated[str, Doc("the profile")]
-    recipe: Annotated[str, Doc("its name there")]
-    ready: Annotated[bool, Doc("as many nodes as the recipe has, and all that live are ready: exit code 0")]
-    missing: Annotated[int, Doc("how many nodes fewer there are than the recipe has")]
-    nodes: Annotated[list[NodeReadiness], Doc("every node that the cluster knows, by name")]
-    odd: Annotated[tuple[Odd, ...], Doc("what some nodes have otherwise than most")]
+    address: Annotated[str, Doc("cluster address, as given")]
+    ray: Annotated[str, Doc("version of the Ray client")]
+    profile: Annotated[str, Doc("profile name")]
+    recipe: Annotated[str, Doc("recipe name")]
+    ready: Annotated[
+        bool, Doc("true if there are as many nodes as the recipe needs and every live node is ready; exit code 0")
+    ]
+    missing: Annotated[int, Doc("number of nodes lacking for the recipe")]
+    nodes: Annotated[list[NodeReadiness], Doc("all nodes of the cluster, sorted by name")]
+    odd: Annotated[tuple[Odd, ...], Doc("values that differ from those of most nodes")]
 
 
 def readiness_output(found: Readiness, run: RecipeRun, address: str, ray: str) -> ReadinessOutput:
-    """Every node with its findings, and what differs."""
+    """Return every node with its findings, and the differences."""
     findings = {n: finding_rows(found.findings.get(n.title, ())) for n in found.answers}
     nodes = [NodeReadiness(n.title, n.address, found.state(n), found.why(n), rows) for n, rows in findings.items()]
     return ReadinessOutput(address, ray, run.profile, run.name, found.ready, found.missing, nodes, found.odd)
 
 
 def readiness_text(found: Readiness, run: RecipeRun, address: str, style: Style) -> Iterator[str]:
-    """The nodes, many that are alike in one line; what differs among them; then each finding once, with its nodes."""
+    """Yield the nodes, identical ones combined; then the differences; then each finding once, with its nodes."""
     total = len(found.answers)
     yield style(f"{run.title} on cluster {visible_line(address)}, {total} nodes", bold=True)
     states: dict[str, list[str]] = {}
@@ -79,7 +81,7 @@ def _odd(odd: Odd, total: int, style: Style) -> Iterator[str]:
 
 
 def _findings(found: Readiness, total: int, style: Style) -> Iterator[str]:
-    """By name and what is said, those that block first."""
+    """Group by name and message, blocking findings first."""
     rows: dict[tuple[str, str, str, str | None], list[str]] = {}
     for title, findings in found.findings.items():
         for f in findings:

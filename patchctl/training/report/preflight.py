@@ -1,4 +1,4 @@
-"""What `preflight` found, as text and as JSON. Computes nothing."""
+"""Text and JSON output of `preflight`. Computes nothing."""
 
 from __future__ import annotations
 
@@ -22,41 +22,43 @@ _WORDS = {"ok": "ok", "note": "note", "warning": "warning", "error": "wrong", "u
 
 @dataclass(frozen=True)
 class PreflightFinding(MachineFinding):
-    """What `preflight` found of one thing."""
+    """One check by `preflight`."""
 
-    accepted: Annotated[bool, Doc("`--accept`")]
-    blocks: Annotated[bool, Doc("needed, not accepted, and wrong or unknown")]
+    accepted: Annotated[bool, Doc("true if accepted with `--accept`")]
+    blocks: Annotated[bool, Doc("true if needed, not accepted, and wrong or unknown")]
 
 
 @dataclass(frozen=True)
 class PreflightOutput:
     """What `preflight` prints."""
 
-    profile: Annotated[str, Doc("the profile")]
-    recipe: Annotated[str, Doc("its name there")]
-    release: Annotated[str | None, Doc("the release that the profile is taken on")]
-    nodes: Annotated[int, Doc("how many nodes run it")]
-    devices: Annotated[int, Doc("devices of all nodes")]
-    machine: Annotated[str, Doc("what was looked at: this machine, or the folder of a recording")]
-    live: Annotated[bool, Doc("it is this machine")]
-    ready: Annotated[bool, Doc("nothing blocks: exit code 0")]
+    profile: Annotated[str, Doc("profile name")]
+    recipe: Annotated[str, Doc("recipe name")]
+    release: Annotated[str | None, Doc("release of the profile")]
+    nodes: Annotated[int, Doc("number of nodes")]
+    devices: Annotated[int, Doc("total number of devices")]
+    machine: Annotated[str, Doc("what was checked: this machine, or the folder of a recording")]
+    live: Annotated[bool, Doc("true if it is this machine")]
+    ready: Annotated[bool, Doc("true if nothing blocks; exit code 0")]
     findings: Annotated[
         list[PreflightFinding],
-        Doc("by area: recipe, devices, software, host, network, environment, storage, device memory, workspace"),
+        Doc(
+            "findings by area: recipe, devices, software, host, network, environment, storage, device memory, workspace"
+        ),
     ]
-    cleared: Annotated[Sequence[str], Doc("compile caches that were taken away")]
-    recorded: Annotated[Path | None, Doc("`--record`: the folder")]
+    cleared: Annotated[Sequence[str], Doc("compile caches that were removed")]
+    recorded: Annotated[Path | None, Doc("with `--record`: folder of the recording")]
 
 
 def finding_rows(findings: Iterable[Finding]) -> list[PreflightFinding]:
-    """The findings as they are printed."""
+    """Return the findings as printed."""
     return [PreflightFinding(*of_machine(f, "wrong"), f.accepted, f.blocks) for f in findings]
 
 
 def preflight_output(
     case: Case, findings: Sequence[Finding], cleared: Sequence[str], recorded: Path | None
 ) -> PreflightOutput:
-    """The case, and what was found."""
+    """Return the case and the findings."""
     run, machine = case.run, case.machine
     ready = not any(f.blocks for f in findings)
     of_case = (run.profile, run.name, run.release, case.nodes, case.devices, machine.place, machine.live)
@@ -64,7 +66,7 @@ def preflight_output(
 
 
 def preflight_text(case: Case, findings: Sequence[Finding], cleared: Sequence[str], style: Style) -> Iterator[str]:
-    """By area one line a finding, and below it what to do; then whether the recipe can run here."""
+    """Yield one line per finding by area, with what to do below it; then whether the recipe can run here."""
     yield style(
         f"{case.run.title} on {case.nodes} nodes, {case.devices} devices; {visible_line(case.machine.place)}", bold=True
     )

@@ -1,4 +1,4 @@
-"""Recipes as people and machines read them. Computes nothing."""
+"""Text and JSON output of the `recipe` verbs. Computes nothing."""
 
 from __future__ import annotations
 
@@ -22,31 +22,31 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class _OfRecipe:
-    profile: Annotated[str, Doc("the profile")]
-    recipe: Annotated[str, Doc("its name there")]
-    release: Annotated[str | None, Doc("the release that the profile is taken on")]
+    profile: Annotated[str, Doc("profile name")]
+    recipe: Annotated[str, Doc("recipe name")]
+    release: Annotated[str | None, Doc("release of the profile")]
 
 
 @dataclass(frozen=True)
 class ListedRecipe(_OfRecipe):
-    """A recipe."""
+    """A recipe, as listed."""
 
-    summary: Annotated[str, Doc("what it trains")]
-    nodes: Annotated[int, Doc("how many nodes it is for")]
-    devices: Annotated[int, Doc("devices of all nodes")]
-    module: Annotated[str, Doc("the entry module")]
-    limits: Annotated[list[str], Doc("what does not work at these pins")]
+    summary: Annotated[str, Doc("one-line summary")]
+    nodes: Annotated[int, Doc("number of nodes")]
+    devices: Annotated[int, Doc("total number of devices")]
+    module: Annotated[str, Doc("entry module")]
+    limits: Annotated[list[str], Doc("known limitations at these pins")]
 
 
 @dataclass(frozen=True)
 class RecipesOutput:
     """What `recipe list` prints."""
 
-    recipes: Annotated[list[ListedRecipe], Doc("by profile and name")]
+    recipes: Annotated[list[ListedRecipe], Doc("recipes, sorted by profile and name")]
 
 
 def recipes_output(runs: Sequence[RecipeRun]) -> RecipesOutput:
-    """A row a recipe."""
+    """Return one row per recipe."""
     rows = []
     for run in runs:
         nodes, devices = (int(run.sizes[name].value) for name in (NODES, DEVICES))
@@ -63,7 +63,7 @@ def _limits(run: RecipeRun) -> list[str]:
 
 
 def list_text(runs: Sequence[RecipeRun], style: Style) -> Iterator[str]:
-    """A line a recipe; a mark on one that does not run to its end."""
+    """Yield one line per recipe, marked if it has limits."""
     width = max((len(run.title) for run in runs), default=0)
     for run in runs:
         size = f"{run.sizes['nodes'].value} x {run.sizes['devices_per_node'].value}"
@@ -78,43 +78,45 @@ def list_text(runs: Sequence[RecipeRun], style: Style) -> Iterator[str]:
 class EnvOutput(_OfRecipe):
     """What `recipe env` prints."""
 
-    environment: Annotated[dict[str, str], Doc("the variables, the same on every node")]
-    of_each_node: Annotated[Mapping[str, str], Doc("variables that each node sets for itself, and to what")]
+    environment: Annotated[dict[str, str], Doc("environment variables, the same on every node")]
+    of_each_node: Annotated[
+        Mapping[str, str], Doc("variables that each node sets for itself, each with a description of the value")
+    ]
 
 
 def env_output(run: RecipeRun) -> EnvOutput:
-    """The values as text."""
+    """Return the values as text."""
     values = {name: literal(setting, run) for name, setting in run.environment.items()}
     return EnvOutput(*_named(run), values, run.of_each_node)
 
 
 @dataclass(frozen=True)
 class RecipePath:
-    """A file or folder that the user gives."""
+    """A file or folder that the user provides."""
 
-    what: Annotated[str, Doc("what lies there")]
-    variable: Annotated[str, Doc("where the command reads it from when it is not given")]
-    path: Annotated[str | None, Doc("as far as it is known")]
+    what: Annotated[str, Doc("description of the contents")]
+    variable: Annotated[str, Doc("environment variable with the path, if it is not given")]
+    path: Annotated[str | None, Doc("path, if known")]
 
 
 @dataclass(frozen=True)
 class CommandOutput(_OfRecipe):
     """What `recipe command` prints."""
 
-    upstream: Annotated[str, Doc("whose tree it is started in")]
-    folder: Annotated[str, Doc("where in that tree")]
-    module: Annotated[str, Doc("what `python -m` runs")]
-    config: Annotated[str, Doc("`--config-name`")]
+    upstream: Annotated[str, Doc("upstream whose tree the command starts in")]
+    folder: Annotated[str, Doc("working directory in that tree")]
+    module: Annotated[str, Doc("module that `python -m` runs")]
+    config: Annotated[str, Doc("value of `--config-name`")]
     overrides: Annotated[
-        list[str], Doc("KEY=VALUE, quoted for Hydra and not for a shell; `$VARIABLE` for a path that is not given")
+        list[str], Doc("KEY=VALUE, quoted for Hydra but not for a shell; `$VARIABLE` for a path that is not given")
     ]
-    paths: Annotated[dict[str, RecipePath], Doc("files and folders that the user gives")]
-    limits: Annotated[list[str], Doc("what does not work at these pins")]
-    script: Annotated[str, Doc("the shell script that is printed without `--json`")]
+    paths: Annotated[dict[str, RecipePath], Doc("files and folders that the user provides")]
+    limits: Annotated[list[str], Doc("known limitations at these pins")]
+    script: Annotated[str, Doc("shell script that is printed without `--json`")]
 
 
 def command_output(run: RecipeRun) -> CommandOutput:
-    """`overrides` are for an argument list: nothing in them is quoted for a shell."""
+    """Return the command. `overrides` are for an argument list: they are not quoted for a shell."""
     entry, script = run.entry, "\n".join(command_lines(run)) + "\n"
     overrides = [override_text(key, setting, run) for key, setting in run.overrides.items()]
     started = (entry.upstream, entry.folder or ".", entry.module, entry.config)
@@ -123,57 +125,59 @@ def command_output(run: RecipeRun) -> CommandOutput:
 
 @dataclass(frozen=True)
 class RecipeEntry(EntryModule):
-    """What is started."""
+    """The command to start."""
 
-    folder: Annotated[str, Doc("where in that tree it is started, `.` for its top")] = "."
+    folder: Annotated[str, Doc("working directory in the upstream tree; `.` for its top")] = "."
 
 
 @dataclass(frozen=True)
 class RecipeValue:
-    """A value, and where it comes from."""
+    """A value and its source."""
 
-    value: Annotated[str, Doc("computed; `$VARIABLE` for a path that is not given")]
-    written: Annotated[str, Doc("as in the file: `= ...` is an expression, `@NAME` a path")]
-    recipe: Annotated[str, Doc("the recipe that sets it, or the command line")]
-    file: Annotated[str | None, Doc("where")]
-    line: Annotated[int | None, Doc("where in it, from 1")]
-    source: Annotated[str | None, Doc("who gives the value")]
-    why: Annotated[str | None, Doc("what it is for")]
-    ours: Annotated[str | None, Doc("why we chose it, where nobody gives it")]
+    value: Annotated[str, Doc("computed value; `$VARIABLE` for a path that is not given")]
+    written: Annotated[str, Doc("value as in the file: `= ...` is an expression, `@NAME` a path")]
+    recipe: Annotated[str, Doc("recipe that sets the value, or the command line")]
+    file: Annotated[str | None, Doc("file that sets the value")]
+    line: Annotated[int | None, Doc("line number in the file, from 1")]
+    source: Annotated[str | None, Doc("source of the value")]
+    why: Annotated[str | None, Doc("purpose of the value")]
+    ours: Annotated[str | None, Doc("why we chose the value, if no document gives it")]
 
 
 @dataclass(frozen=True)
 class BrokenRule:
-    """A rule that a recipe does not keep."""
+    """A rule that a recipe breaks."""
 
-    rule: Annotated[str, Doc("its name in manifests/rules.yaml, recipe-needs or known-keys")]
-    message: Annotated[str, Doc("what must hold, what is so, why, and what to try")]
-    file: Annotated[str, Doc("where the value stands")]
-    line: Annotated[int | None, Doc("from 1")]
+    rule: Annotated[str, Doc("rule name from manifests/rules.yaml, `recipe-needs` or `known-keys`")]
+    message: Annotated[str, Doc("requirement, actual value, reason and suggested action")]
+    file: Annotated[str, Doc("file that sets the value")]
+    line: Annotated[int | None, Doc("line number, from 1")]
 
 
 @dataclass(frozen=True)
 class RecipeOutput(_OfRecipe):
     """What `recipe show` prints."""
 
-    summary: Annotated[str, Doc("what it trains")]
-    extends: Annotated[tuple[str, ...], Doc("the recipes whose values come before, the nearest first")]
+    summary: Annotated[str, Doc("one-line summary")]
+    extends: Annotated[tuple[str, ...], Doc("recipes that this one inherits from, nearest first")]
     entry: Annotated[RecipeEntry, Doc("what is started")]
-    needs: Annotated[tuple[str, ...], Doc("features of the profile")]
-    totals: Annotated[Totals, Doc("what the run comes to when it goes to its end")]
-    sizes: Annotated[dict[str, RecipeValue], Doc("by name, `devices` included")]
-    environment: Annotated[dict[str, RecipeValue], Doc("by variable")]
-    of_each_node: Annotated[Mapping[str, str], Doc("variables that each node sets for itself, and to what")]
-    overrides: Annotated[dict[str, RecipeValue], Doc("by key, with the + that a new key has")]
-    paths: Annotated[dict[str, RecipePath], Doc("files and folders that the user gives")]
-    data: Annotated[Mapping[str, DataSet], Doc("train, and validation where there is one")]
-    limits: Annotated[list[str], Doc("what does not work at these pins")]
-    note: Annotated[str | None, Doc("anything else")]
-    broken: Annotated[list[BrokenRule], Doc("the rules that it does not keep")]
+    needs: Annotated[tuple[str, ...], Doc("required features of the profile")]
+    totals: Annotated[Totals, Doc("totals of a complete run")]
+    sizes: Annotated[dict[str, RecipeValue], Doc("values by name, including `devices`")]
+    environment: Annotated[dict[str, RecipeValue], Doc("values by environment variable")]
+    of_each_node: Annotated[
+        Mapping[str, str], Doc("variables that each node sets for itself, each with a description of the value")
+    ]
+    overrides: Annotated[dict[str, RecipeValue], Doc("values by key, with the `+` of a new key")]
+    paths: Annotated[dict[str, RecipePath], Doc("files and folders that the user provides")]
+    data: Annotated[Mapping[str, DataSet], Doc("data sets: `train` and, if used, `validation`")]
+    limits: Annotated[list[str], Doc("known limitations at these pins")]
+    note: Annotated[str | None, Doc("additional information")]
+    broken: Annotated[list[BrokenRule], Doc("rules that the recipe breaks")]
 
 
 def recipe_output(run: RecipeRun, broken: Sequence[Broken], totals: Totals) -> RecipeOutput:
-    """All of it."""
+    """Return the whole recipe."""
     entry = run.entry
     return RecipeOutput(
         *_named(run),
@@ -208,7 +212,7 @@ def _value(one: Resolved, run: RecipeRun) -> RecipeValue:
 
 
 def show_text(run: RecipeRun, broken: Sequence[Broken], totals: Totals, style: Style) -> Iterator[str]:
-    """All of it: a line for the value, and below it where it stands, who gives it and why."""
+    """Yield the whole recipe: a line per value, and below it its place, source and reason."""
     yield style(run.title, bold=True)
     yield f"  {visible_line(run.summary)}"
     if run.chain:
@@ -307,18 +311,20 @@ def _on(run: RecipeRun) -> str:
 class DiffOutput:
     """What `recipe diff` prints."""
 
-    one: Annotated[str, Doc("PROFILE/RECIPE, with @RELEASE where the profile stands on a release")]
-    other: Annotated[str, Doc("the same")]
-    differences: Annotated[Sequence[RecipeDifference], Doc("entry, needs, data, sizes, environment, overrides")]
+    one: Annotated[str, Doc("PROFILE/RECIPE, with @RELEASE if the profile supports releases")]
+    other: Annotated[str, Doc("as for `one`, of the second recipe")]
+    differences: Annotated[
+        Sequence[RecipeDifference], Doc("differences in entry, needs, data, sizes, environment and overrides")
+    ]
 
 
 def diff_output(one: RecipeRun, other: RecipeRun, rows: Sequence[RecipeDifference]) -> DiffOutput:
-    """With the names of both."""
+    """Return the differences, with both names."""
     return DiffOutput(_on(one), _on(other), rows)
 
 
 def diff_text(one: RecipeRun, other: RecipeRun, rows: Sequence[RecipeDifference], style: Style) -> Iterator[str]:
-    """- what the first has, + what the second has."""
+    """Yield lines with - for the first recipe and + for the second."""
     yield style(f"--- {_on(one)}", bold=True)
     yield style(f"+++ {_on(other)}", bold=True)
     section = ""
@@ -335,5 +341,5 @@ def diff_text(one: RecipeRun, other: RecipeRun, rows: Sequence[RecipeDifference]
 
 
 def _joined(text: str) -> str:
-    """A folded text of a manifest on one line."""
+    """Join folded manifest text into one line."""
     return visible_line(" ".join(text.split()))
