@@ -65,10 +65,10 @@ def _parts(line: str) -> Iterator[str]:
 
 
 def in_spans(page: Path) -> Iterator[tuple[str, bool]]:
-    """The commands in the inline code of a page; those of a table of `to | run` are shown whole."""
+    """The commands in the inline code of a page; those in the tables of the pages of commands are shown whole."""
     text = re.sub(r"(?:^ {4}\S.*\n)+", "", _blocks(page.read_text(encoding="utf-8"))[1], flags=re.MULTILINE)
     for paragraph in re.split(r"\n(?=\n|\|)", text):
-        row = page.name.startswith("README.") and page.parent == REPO and paragraph.strip().startswith("|")
+        row = page.name == "commands.md" and paragraph.strip().startswith("|")
         for span in _SPAN.findall(paragraph):
             for command in _parts(" ".join(span.split())):
                 yield command, row
