@@ -23,7 +23,7 @@ Starts IMAGE in the background with every NPU of this machine (/dev/davinci*, da
 driver's files, the host's network and enough shared memory; COMMAND is /bin/bash unless given.
 
   -v SOURCE:TARGET[:ro]   mount weights, data, checkpoints; repeatable. SOURCE has to be there; TARGET may not be /home,
-                          which hides what images keep there (003, 4.2)
+                          which hides what images keep there (003, 3.3)
   -e NAME[=VALUE]         set a variable; repeatable
       --npus LIST         only these, such as 0,1,4-7 [default: all that are found]
       --shm-size S        [default: 720g (003)]
@@ -154,7 +154,7 @@ find_mounts() {
     # docker would make an empty folder for it, which belongs to root
     [[ -e $source ]] || absent "-v $mount: $source is not there" "that it is" "make the folder first"
     [[ $(realpath -m -- "$target") != @(/home|/) ]] ||
-      die "$WRONG_USE" "-v $mount: this hides what the image has in $target (003, 4.2)" "-v $source:/data"
+      die "$WRONG_USE" "-v $mount: this hides what the image has in $target (003, 3.3)" "-v $source:/data"
     VOLUMES+=(-v "$mount")
   done
 }

@@ -139,7 +139,7 @@ def _overruled(case: Case, own: Mapping[str, str]) -> Iterator[Finding]:
 def _libraries(case: Case, own: Mapping[str, str]) -> Iterator[Finding]:
     if case.smi is not None and _DRIVER_LIBRARIES not in own.get(LIBRARIES, ""):
         what = f"without {_DRIVER_LIBRARIES}"
-        todo = f"-e {LIBRARIES}={_DRIVER_LIBRARIES}:/usr/local/Ascend/driver/lib64/common:/usr/local/lib in docker run (003, 4.2)"
+        todo = f"-e {LIBRARIES}={_DRIVER_LIBRARIES}:/usr/local/Ascend/driver/lib64/common:/usr/local/lib in docker run (003, 3.3)"
         yield looked_at("environment", LIBRARIES, "warning", what, todo, needed=False)
 
 

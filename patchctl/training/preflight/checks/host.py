@@ -60,7 +60,7 @@ def _shared_memory(case: Case) -> Finding:
             "host", "/dev/shm", "unknown", case.machine.why_not(m.DISKS), "record again, with `df` on PATH"
         )
     found = mount_of("/dev/shm", mounts(text))
-    todo = "docker run --shm-size 720g (003, 4.2), or -v /dev/shm:/dev/shm (002)"
+    todo = "docker run --shm-size 720g (003, 3.3), or -v /dev/shm:/dev/shm (002)"
     if found is None or found.point != "/dev/shm":
         return looked_at("host", "/dev/shm", "error", "no file system is mounted there", todo)
     what = f"{size_text(found.total)}, {size_text(found.free)} free; 003 has {size_text(SHARED_MEMORY)}"
