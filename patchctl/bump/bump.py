@@ -12,16 +12,14 @@ from patchctl.atomic import make_folder, replace_file
 from patchctl.catalog.evidence import Evidence
 from patchctl.doc import Doc
 from patchctl.drift.drift import Drifting
-from patchctl.drift.outdated import named_in
+from patchctl.drift.outdated import companions_of
 from patchctl.errors import BadManifest, WrongUse
-from patchctl.git.catfile import ObjectReader
 from patchctl.manifest.distribution import Distribution
 from patchctl.manifest.typeinfo import build
 from patchctl.manifest.types import FORMAT, Release, Stack, release_order
 from patchctl.patch.parse import Hunk
 from patchctl.requirements.declared import read_declared, stale
 from patchctl.requirements.sets import read_set
-from patchctl.source.upstream_releases import RevisionTree
 from patchctl.stack.patches import StackPatch
 from patchctl.stack.plan import load_patches
 
@@ -123,19 +121,11 @@ def find_moves(
         if newest is not None:
             moves[name] = StackMove(name, stacks[name].name, newest, "asked for" if revision else "its newest release")
     for move in [] if only else [*moves.values()]:
-        for name, revision in _companions(drifting, stacks[move.upstream], move.to).items():
+        (release,) = drifting.releases_of(stacks[move.upstream]).named([move.to])
+        for name, revision in companions_of(drifting.dist.upstream(move.upstream), release).items():
             if name in stacks and name not in moves and drifting.releases_of(stacks[name]).is_newer(revision):
                 moves[name] = StackMove(name, stacks[name].name, revision, f"{move.upstream} {move.to} names it")
     return [moves[name] for name in stacks if name in moves]
-
-
-def _companions(drifting: Drifting, stack: Stack, revision: str) -> Mapping[str, str]:
-    said = drifting.dist.upstream(stack.upstream).companions
-    if said is None:
-        return {}
-    (found,) = drifting.releases_of(stack).named([revision])
-    with ObjectReader(found.repo) as reader:
-        return named_in(said, RevisionTree(reader, found.tree))
 
 
 def release_text(old: Release, new: str, stacks: Mapping[str, Stack], requirements: str | None = None) -> str:

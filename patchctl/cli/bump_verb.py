@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -66,53 +65,62 @@ def command(
       patchctl bump RELEASE --to NEW --only vllm-ascend
       patchctl bump --continue
     """
-    from patchctl.bump.bump import (
-        BumpState,
-        check_new,
-        find_moves,
-        newest_release,
-        next_point,
-        read_state,
-        state_file,
-        write_state,
-    )
+    options = sources.options()
+    if action is None:
+        return _begin(app, release, to, only, options, dry_run=dry_run, prove=not no_prove, as_json=as_json)
+    if release or to or only:
+        raise WrongUse(f"--{action} is for the bump under way", hint="name no release and no upstream")
+    from patchctl.bump.bump import read_state
+
+    state = read_state(app.distribution.root)
+    return _abort(app, state, as_json) if action == "abort" else _go_on(app, state, options, as_json)
+
+
+def _abort(app: App, state: BumpState, as_json: bool) -> int:
+    from patchctl.bump.bump import state_file
+    from patchctl.manifest.writer_lock import exclusive_writer
+    from patchctl.report.bump import BumpOutput, moves_text
+
+    with exclusive_writer(app.distribution.root):
+        state_file(app.distribution.root).unlink()
+    data = BumpOutput(state.release, state.new, state.moves, "aborted")
+    app.emit("bump", data, lambda style: moves_text(state, style), as_json)
+    return DONE
+
+
+def _begin(
+    app: App,
+    release: str | None,
+    to: str | None,
+    only: tuple[str, ...],
+    options: SourceOptions,
+    *,
+    dry_run: bool,
+    prove: bool,
+    as_json: bool,
+) -> int:
+    """Find what moves, and do it unless this is a dry run."""
+    from patchctl.bump.bump import BumpState, check_new, find_moves, newest_release, next_point, write_state
     from patchctl.drift.drift import Drifting
     from patchctl.manifest.writer_lock import exclusive_writer
     from patchctl.report.bump import BumpOutput, moves_text
 
-    options, root = sources.options(), app.distribution.root
-    if action is not None:
-        if release or to or only:
-            raise WrongUse(f"--{action} is for the bump under way", hint="name no release and no upstream")
-        state = read_state(root)
-        if action == "abort":
-            with exclusive_writer(root):
-                state_file(root).unlink()
-            app.emit(
-                "bump",
-                BumpOutput(state.release, state.new, state.moves, "aborted"),
-                lambda style: moves_text(state, style),
-                as_json,
-            )
-            return DONE
-        return _go_on(app, state, options, as_json)
-    old = app.distribution.release(release) if release else newest_release(app.distribution)
-    to = to or next_point(app.distribution, old)
-    check_new(app.distribution, old, to)
-    stacks = {u: app.distribution.stack(u, name) for u, name in old.stacks.items()}
-    python = re.match(r"[0-9]+\.[0-9]+", old.runtime.get("python", ""))
-    drifting = Drifting(app.distribution, options, app.progress(as_json))
-    moves = find_moves(drifting, stacks, only, python and python[0])
+    dist = app.distribution
+    old = dist.release(release) if release else newest_release(dist)
+    to = to or next_point(dist, old)
+    check_new(dist, old, to)
+    stacks = {u: dist.stack(u, name) for u, name in old.stacks.items()}
+    drifting = Drifting(dist, options, app.progress(as_json))
+    moves = find_moves(drifting, stacks, only, old.python)
     drifting.progress.finish()
-    state = BumpState(old.name, to, moves, not no_prove)
+    state = BumpState(old.name, to, moves, prove)
     if dry_run or not moves:
-        data = BumpOutput(
-            old.name, to, moves, "dry run" if moves else "nothing to move", efforts=_efforts(drifting, stacks, moves)
-        )
+        status = "dry run" if moves else "nothing to move"
+        data = BumpOutput(old.name, to, moves, status, efforts=_efforts(drifting, stacks, moves))
         app.emit("bump", data, lambda style: moves_text(state, style, data.efforts), as_json)
         return DONE
-    with exclusive_writer(root):
-        write_state(root, state)
+    with exclusive_writer(dist.root):
+        write_state(dist.root, state)
     return _go_on(app, state, options, as_json)
 
 
@@ -186,9 +194,7 @@ def _arrive(
     """One move to its end, or to where a person is needed. A rebase that is under way is gone on with, one that has ended is kept."""
     from patchctl.bump.bump import write_state
     from patchctl.cli.rebase_verb import to_next_stop
-    from patchctl.git.locks import drop_own
-    from patchctl.rebase.cherry_pick import drop_noted_locks, work_of
-    from patchctl.rebase.rebase import accept_resolution
+    from patchctl.rebase.rebase import accept_resolution, clear_locks
     from patchctl.rebase.rebase_state import RebaseRun, read_state
     from patchctl.rebase.rebase_worktree import RebaseWorktree, locked
     from patchctl.rebase.start import RebaseRequest, start
@@ -200,9 +206,7 @@ def _arrive(
     if place.held is not None:
         run = RebaseRun(dist, place, options, progress)
         with locked(place.held):
-            drop_own([place.held / ".git"])
-            drop_noted_locks(work_of(place.held))
-            run.store(rebase := read_state(place.held)).link(place.held / ".git")
+            clear_locks(run, place.held, rebase := read_state(place.held))
             state = write_state(dist.root, replace(state, stacks=state.stacks | {move.upstream: rebase.new}))
             rebase, ended, _ = to_next_stop(app, run, accept_resolution(run, rebase), options)
         return state, None if ended else (run, rebase)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING
 
 import click
@@ -53,10 +52,10 @@ def command(
     dist = app.distribution
     chosen = list({s.upstream: s for s in [find_stack(dist, name) for name in stacks] or _of_release(dist)}.values())
     release = next((r for r in dist.releases.values() if all(r.stacks.get(s.upstream) == s.name for s in chosen)), None)
-    python = re.match(r"[0-9]+\.[0-9]+", release.runtime.get("python", "")) if release else None
+    python = release.python if release else None
     drifting = Drifting(dist, sources.options(), app.progress(as_json))
-    found = outdated(drifting, chosen, python and python[0], drift=not no_drift)
-    data = OutdatedOutput(release.name if release else None, python and python[0], found)
+    found = outdated(drifting, chosen, python, drift=not no_drift)
+    data = OutdatedOutput(release.name if release else None, python, found)
     app.emit("outdated", data, lambda style: outdated_text(data, style), as_json)
     if any(one.unavailable for one in found) and not skip_unavailable:
         return SourceUnavailable.code

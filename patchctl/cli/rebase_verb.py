@@ -113,8 +113,7 @@ def command(
     """
     from dataclasses import replace
 
-    from patchctl.git.locks import drop_own
-    from patchctl.rebase.cherry_pick import drop_noted_locks, work_of
+    from patchctl.rebase.rebase import clear_locks
     from patchctl.rebase.rebase_state import RebaseRun, read_state, write_state
     from patchctl.rebase.rebase_worktree import find_worktree, locked
     from patchctl.rebase.start import RebaseRequest, start
@@ -145,10 +144,7 @@ def command(
         app.emit("rebase", rebase_output(run, state), lambda style: rebase_status(run, state), as_json)
         return DONE
     with locked(tree):
-        drop_own([tree / ".git"])
-        drop_noted_locks(work_of(tree))
-        if place.held is not None:
-            run.store(state).link(tree / ".git")
+        clear_locks(run, tree, state)
         if prove and action != "abort":
             _check_provable(app, app.distribution.stack(state.upstream, state.old))
             state = write_state(tree, replace(state, prove=True))

@@ -107,6 +107,7 @@ class Drifting:
     progress: Progress
     judge: FileJudge = field(default_factory=FileJudge)
     _callers: dict[tuple[str, str], list[_Caller] | str] = field(default_factory=dict)
+    _releases: dict[tuple[str, str], UpstreamReleases] = field(default_factory=dict)
 
     def stacks(self, wanted: Iterable[tuple[Stack, Sequence[str] | None]]) -> list[StackDrift]:
         """Each stack on its revisions. One whose source cannot be had is named beside what was found of the others. Raises
@@ -154,8 +155,12 @@ class Drifting:
         return self._places(stack, load_patches(self.dist, stack))
 
     def _places(self, stack: Stack, patches: Sequence[StackPatch]) -> UpstreamReleases:
-        wanted = wanted_files(path for p in patches for path in p.paths)
-        return UpstreamReleases(stack, self.dist.upstream(stack.upstream), self.options, self.progress, wanted)
+        key = stack.upstream, stack.name
+        if key not in self._releases:  # an index is asked once a run
+            wanted = wanted_files(path for p in patches for path in p.paths)
+            upstream = self.dist.upstream(stack.upstream)
+            self._releases[key] = UpstreamReleases(stack, upstream, self.options, self.progress, wanted)
+        return self._releases[key]
 
     def _calling(self, stack: Stack) -> list[_Caller] | str:
         """A stack's patches with the Python they write; or why they cannot be read."""

@@ -9,14 +9,14 @@ from typing import Annotated
 
 from patchctl.doc import Doc
 from patchctl.drift.drift import Drifting
-from patchctl.drift.types import ARRIVES, EXACT, UPSTREAM, ReleaseDrift
+from patchctl.drift.types import ARRIVES, EXACT, MOVED, UPSTREAM, ReleaseDrift
 from patchctl.errors import SourceUnavailable, Tried
 from patchctl.git.catfile import ObjectReader
-from patchctl.manifest.types import Companions, Stack
-from patchctl.source.upstream_releases import RevisionTree, UpstreamReleases
+from patchctl.manifest.types import Stack, Upstream
+from patchctl.source.upstream_releases import RevisionTree, UpstreamRelease
 
 BRANCH = "branch"
-MOVED, CONFLICTS, TAKEN = "moved", "conflicts", "taken upstream"
+CONFLICTS, TAKEN = "conflicts", "taken upstream"
 
 
 @dataclass(frozen=True)
@@ -64,26 +64,25 @@ def outdated(
     `python` is the release's Python version, such as "3.12". Without `drift`, no patch is tried and no source is
     fetched. Raises SourceUnavailable if no source of any upstream can be queried.
     """
-    releases = {s.upstream: drifting.releases_of(s) for s in stacks}
-    named = {s.upstream: _companions(drifting, s, releases[s.upstream]) if drift else {} for s in stacks}
+    of = {s.upstream: s for s in stacks}
+    named = {s.upstream: _pinned_companions(drifting, s) if drift else {} for s in stacks}
     followed = {u: revision for said in named.values() for u, revision in said.items()}
     found, missing = [], list[SourceUnavailable]()
     for stack in stacks:
         patches = len(drifting.dist.patches(stack))
         try:
-            there = releases[stack.upstream]
-            newest = there.newest(python)
+            newest = drifting.releases_of(stack).newest(python)
             kinds = {**newest.by_kind}
-            if (branch := followed.get(stack.upstream)) and _pinned(stack, branch, there) is False:
+            if (branch := followed.get(stack.upstream)) and _pinned(drifting, stack, branch) is False:
                 kinds.setdefault(BRANCH, branch)
             newer = tuple(NewRevision(kind, name) for kind, name in kinds.items())
             if drift and newer:
-                newer = _with_effort(newer, drifting.stack(stack, [one.name for one in newer]).releases)
+                drifts = drifting.stack(stack, [one.name for one in newer]).releases
+                newer = tuple(_with_effort(*pair) for pair in zip(newer, drifts, strict=True))
             companions = tuple(
-                Companion(u, revision, _pinned(other, revision, releases[u]))
+                Companion(u, revision, _pinned(drifting, of[u], revision))
                 for u, revision in named[stack.upstream].items()
-                for other in stacks
-                if other.upstream == u
+                if u in of
             )
             found.append(OutdatedStack(stack.upstream, stack.name, patches, newer, newest.hidden, companions))
         except SourceUnavailable as error:
@@ -96,54 +95,53 @@ def outdated(
     return found
 
 
-def _companions(drifting: Drifting, stack: Stack, releases: UpstreamReleases) -> Mapping[str, str]:
-    """Return the revisions of other upstreams named in the pinned files; empty if the source is unavailable or lacks the file."""
-    said = drifting.dist.upstream(stack.upstream).companions
-    if said is None:
-        return {}
+def _pinned_companions(drifting: Drifting, stack: Stack) -> Mapping[str, str]:
+    """Return the revisions of other upstreams named in the pinned files; empty if the source is unavailable."""
+    upstream = drifting.dist.upstream(stack.upstream)
     try:
-        base = releases.base()
+        return companions_of(upstream, drifting.releases_of(stack).base()) if upstream.companions else {}
     except SourceUnavailable:
         return {}
-    with ObjectReader(base.repo) as reader:
-        return named_in(said, RevisionTree(reader, base.tree))
 
 
-def named_in(said: Companions, tree: RevisionTree) -> Mapping[str, str]:
-    """Return the revisions of other upstreams that a tree names."""
-    files = [path.decode("utf-8", "replace") for path in tree.files]
-    fitting = sorted((path for path in files if re.fullmatch(said.file, path)), key=_numbers)
-    text = (tree.text(fitting[-1]) or b"").decode("utf-8", "replace") if fitting else ""
-    matches = {upstream: re.search(expression, text) for upstream, expression in said.revisions.items()}
-    return {upstream: match[1] for upstream, match in matches.items() if match}
+def companions_of(upstream: Upstream, release: UpstreamRelease) -> Mapping[str, str]:
+    """Return the revisions of other upstreams that the files of a release name; empty if it lacks the file."""
+    said = upstream.companions
+    if said is None:
+        return {}
+    with ObjectReader(release.repo) as reader:
+        tree = RevisionTree(reader, release.tree)
+        files = [path.decode("utf-8", "replace") for path in tree.files]
+        fitting = sorted((path for path in files if re.fullmatch(said.file, path)), key=_numbers)
+        text = (tree.text(fitting[-1]) or b"").decode("utf-8", "replace") if fitting else ""
+    matches = {name: re.search(expression, text) for name, expression in said.revisions.items()}
+    return {name: match[1] for name, match in matches.items() if match}
 
 
 def _numbers(path: str) -> list[int]:
     return [int(number) for number in re.findall(r"\d+", path)]
 
 
-def _pinned(stack: Stack, revision: str, releases: UpstreamReleases) -> bool | None:
+def _pinned(drifting: Drifting, stack: Stack, revision: str) -> bool | None:
     """Whether a stack is pinned to the head of this tag or branch."""
     if revision == stack.pin.tag:
         return True
-    commit = releases.commit_of(revision)
+    commit = drifting.releases_of(stack).commit_of(revision)
     return None if commit is None else commit == stack.pin.commit
 
 
-def _with_effort(newer: Sequence[NewRevision], drifts: Sequence[ReleaseDrift]) -> tuple[NewRevision, ...]:
-    return tuple(
-        replace(
-            one,
-            effort=effort(drift),
-            work=tuple(p.feature for p in drift.patches if p.state not in ARRIVES and not p.clean),
-        )
-        for one, drift in zip(newer, drifts, strict=True)
-    )
+def _with_effort(new: NewRevision, drift: ReleaseDrift) -> NewRevision:
+    return replace(new, effort=effort(drift), work=tuple(_work(drift)))
+
+
+def _work(drift: ReleaseDrift) -> list[str]:
+    """The features that somebody has to work on."""
+    return [p.feature for p in drift.patches if p.state not in ARRIVES and not p.clean]
 
 
 def effort(drift: ReleaseDrift) -> str:
     """Summarise in one word what a release takes: exact, moved, conflicts or taken upstream."""
-    if any(p.state not in ARRIVES and not p.clean for p in drift.patches):
+    if _work(drift):
         return CONFLICTS
     if drift.patches and all(p.state == UPSTREAM for p in drift.patches):
         return TAKEN

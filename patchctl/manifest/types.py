@@ -6,6 +6,7 @@ and `schema` derives the editors' JSON Schemas from them.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Literal
@@ -323,6 +324,12 @@ class Release:
     ] = None
     images: Annotated[Images, Doc("The base images.")] = field(default_factory=Images)
     note: Annotated[Text | None, Doc("Additional information for readers.")] = None
+
+    @property
+    def python(self) -> str | None:
+        """The Python version that `runtime` names, as in "3.12"; None if it names none."""
+        match = re.match(r"[0-9]+\.[0-9]+", self.runtime.get("python", ""))
+        return match[0] if match else None
 
     def over(self, base: Release) -> Release:
         """Return this release with whatever it does not set itself taken from `base`."""

@@ -16,6 +16,7 @@ from typing import Literal
 from patchctl.errors import DoesNotApply, LocalEdits, WrongUse
 from patchctl.git.history import CommitInfo, commits_between
 from patchctl.git.in_progress import find_operation
+from patchctl.git.locks import drop_own
 from patchctl.git.worktree import WorkTree
 from patchctl.manifest.distribution import Distribution
 from patchctl.manifest.types import Stack
@@ -26,6 +27,7 @@ from patchctl.rebase.cherry_pick import (
     commit_as,
     commit_staged,
     drop_locks,
+    drop_noted_locks,
     end_pick,
     head_of,
     pick,
@@ -78,6 +80,14 @@ def continue_(run: RebaseRun, state: RebaseState) -> RebaseState:
             run.place.release()
             return state
     return state
+
+
+def clear_locks(run: RebaseRun, tree: Path, state: RebaseState) -> None:
+    """Drop what a killed run left locked in a work tree that is locked by us, and link its resolutions."""
+    drop_own([tree / ".git"])
+    drop_noted_locks(work_of(tree))
+    if run.place.held is not None:
+        run.store(state).link(tree / ".git")
 
 
 def _next_stage(run: RebaseRun, state: RebaseState) -> RebaseState:

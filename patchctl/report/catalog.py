@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
 Rows = Mapping[str, Sequence[Any]]
 _WIDTH = 100
-_SHOWN = 12
 
 
 @dataclass(frozen=True)

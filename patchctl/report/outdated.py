@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
 from patchctl.doc import Doc
-from patchctl.drift.outdated import CONFLICTS, MOVED, TAKEN, Companion, NewRevision, OutdatedStack
-from patchctl.drift.types import EXACT
+from patchctl.drift.outdated import CONFLICTS, TAKEN, Companion, NewRevision, OutdatedStack
+from patchctl.drift.types import EXACT, MOVED
 from patchctl.terminal.text import counted, one_line, visible_line
 
 if TYPE_CHECKING:

@@ -23,7 +23,6 @@ from patchctl.git.objects import (
     FOLDER,
     GITLINK,
     Files,
-    Person,
     TreeEntry,
     parse_tree,
 )
@@ -46,7 +45,6 @@ if TYPE_CHECKING:
     from patchctl.source.package_index import Offered
 
 LATEST = "latest"
-_AUTHOR = Person("patchctl", "patchctl@localhost", "0 +0000")
 
 
 @dataclass(frozen=True)
