@@ -17,7 +17,7 @@ from patchctl.errors import DONE, FINDINGS, WrongUse
 if TYPE_CHECKING:
     from patchctl.manifest.distribution import Distribution
     from patchctl.manifest.types import Profile, Stack
-    from patchctl.prove.prove import FeatureOnStack, Trees, Verdict
+    from patchctl.prove.prove import FeatureOnStack, Runs, Trees, Verdict
     from patchctl.source.types import SourceOptions
     from patchctl.terminal.progress import Progress
 
@@ -54,6 +54,25 @@ if TYPE_CHECKING:
 )
 @click.option("--alone", is_flag=True, help="Each feature on trees with only what it requires; no record is written.")
 @click.option("--rerun", is_flag=True, help="Run again what the records show already.")
+@click.option(
+    "--jobs",
+    "-j",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Test files and mutations of a feature that run at a time [default: the cores, at most 4].",
+)
+@click.option(
+    "--timeout",
+    type=click.FloatRange(min=1),
+    metavar="SECONDS",
+    help="End a test file after this time [default: 1800]; a mutation that hangs is red if the patched trees do not.",
+)
+@click.option(
+    "--debug",
+    metavar="TEST",
+    help="Run only the tests of the feature that TEST selects (pytest -k), on the patched trees, with their output"
+    " here; no record is written.",
+)
 @source_options
 @json_option("patchctl.report.proving:ProveOutput")
 @click.pass_obj
@@ -67,6 +86,9 @@ def command(
     part: str,
     alone: bool,
     rerun: bool,
+    jobs: int | None,
+    timeout: float | None,
+    debug: str | None,
     sources: Sources,
     as_json: bool,
 ) -> int:
@@ -83,7 +105,8 @@ def command(
     """
     from patchctl.check.tested import check_orphans
     from patchctl.prove.proof_trees import isolated_profile
-    from patchctl.prove.prove import subjects_of
+    from patchctl.prove.prove import Runs, subjects_of
+    from patchctl.prove.runs import TIMEOUT_S, cores
     from patchctl.report.proving import prove_output, summary_text
 
     if bool(features) == everything:
@@ -91,6 +114,8 @@ def command(
     dist = app.distribution
     check_provable(dist)
     stack = find_stack(dist, stack_name) if stack_name else None
+    if debug is not None:
+        return _debug(app, subjects_of(dist, features, stack), debug, profile, folder, sources.options())
     if alone and folder is not None:
         raise WrongUse("--alone makes its trees, others for each feature", hint="leave --trees out")
     subjects = subjects_of(dist, features, stack)
@@ -99,12 +124,40 @@ def command(
         if alone
         else _by_profile(dist, subjects, profile, folder)
     )
-    verdicts = _prove_all(app, groups, folder, sources.options(), part, rerun=rerun, keep=not alone, as_json=as_json)
+    how = Runs(
+        ("tests", "mutants") if part == "all" else (part,), rerun, not alone, jobs or cores(), timeout or TIMEOUT_S
+    )
+    verdicts = _prove_all(app, groups, folder, sources.options(), how, as_json=as_json)
     orphans = [f"{f.file}: {f.message}" for f in check_orphans(dist)] if everything and stack is None else []
     proven = sum(v.status in ("proven", "met") for v in verdicts)
     failed = bool(orphans) or any(v.problems for v in verdicts)
     app.emit("prove", prove_output(verdicts, orphans), lambda style: summary_text(verdicts, orphans, style), as_json)
     return DONE if proven and not failed else FINDINGS
+
+
+def _debug(
+    app: App,
+    subjects: Sequence[FeatureOnStack],
+    test: str,
+    profile: str | None,
+    folder: Path | None,
+    options: SourceOptions,
+) -> int:
+    """Run the tests that `test` selects of one feature, for somebody who watches."""
+    from patchctl.catalog.evidence import tests_of
+    from patchctl.prove.runs import CACHE, Bench
+    from patchctl.scratch import scratch
+
+    if len(subjects) != 1:
+        raise WrongUse(
+            "--debug takes the tests of one feature", hint="name it as FEATURE@UPSTREAM, with --stack if two have it"
+        )
+    (subject,) = subjects
+    ((made_from, _),) = _by_profile(app.distribution, subjects, profile, folder)
+    with _trees(app.distribution, made_from, folder, options, app.progress(False)) as trees, scratch(CACHE) as cache:
+        bench = Bench.of(app.distribution.root, trees.stacks, cache)
+        on = trees.base if subject.dropped else trees.patched
+        return FINDINGS if bench.debug(tests_of(app.distribution, subject.stack, subject.feature), test, on) else DONE
 
 
 def prove_stack(
@@ -114,7 +167,8 @@ def prove_stack(
     that `only` names, by upstream and feature, of the other stacks of these trees too, and whatever records show. Raises what
     `apply` raises."""
     from patchctl.prove.proof_trees import profile_of
-    from patchctl.prove.prove import not_carried, subjects_of
+    from patchctl.prove.prove import Runs, not_carried, subjects_of
+    from patchctl.prove.runs import cores
 
     dist = app.distribution
     profile = profile_of(dist, stack, None)
@@ -122,7 +176,8 @@ def prove_stack(
     subjects = [s for one in stacks for s in subjects_of(dist, (), one)]
     chosen = [s for s in subjects if only is None or (s.stack.upstream, s.feature) in only]
     chosen += not_carried(dist, stack, stack.dropped) if only is None else []
-    return _prove_all(app, [(profile, chosen)], None, options, "all", rerun=only is not None, as_json=as_json)
+    how = Runs(rerun=only is not None, jobs=cores())
+    return _prove_all(app, [(profile, chosen)], None, options, how, as_json=as_json)
 
 
 def _prove_all(
@@ -130,29 +185,27 @@ def _prove_all(
     groups: Iterable[tuple[Profile | None, list[FeatureOnStack]]],
     folder: Path | None,
     options: SourceOptions,
-    part: str,
+    how: Runs,
     *,
-    rerun: bool,
-    keep: bool = True,
     as_json: bool,
 ) -> list[Verdict]:
     from patchctl.prove.prove import Prover, on_record
-    from patchctl.scratch import sweep
+    from patchctl.prove.runs import CACHE
+    from patchctl.scratch import scratch, sweep
 
-    for prefix in ("patchctl-prove-", "patchctl-proof-"):  # also where every record holds, and no tree is made
+    for prefix in ("patchctl-prove-", "patchctl-proof-", CACHE):  # also where every record holds, and no tree is made
         sweep(prefix)
     progress, dist = app.progress(as_json), app.distribution
-    parts = ("tests", "mutants") if part == "all" else (part,)
-    known = keep and not rerun and folder is None  # trees that somebody names are looked at
+    known = how.keep and not how.rerun and folder is None  # trees that somebody names are looked at
     verdicts: list[Verdict] = []
     for made_from, some in groups:
-        shown = [on_record(dist, one, parts) if known else None for one in some]
+        shown = [on_record(dist, one, how.parts) if known else None for one in some]
         with ExitStack() as open_:
             prover = None
             for subject, verdict in zip(some, shown, strict=True):
                 if verdict is None and prover is None:
                     trees = open_.enter_context(_trees(dist, made_from, folder, options, progress))
-                    prover = Prover(dist, trees, parts, rerun=rerun, keep=keep)
+                    prover = Prover(dist, trees, how, open_.enter_context(scratch(CACHE)))
                 if verdict is None and prover is not None:
                     progress.start(f"{subject.stack.upstream} {subject.feature}", None)
                     verdict = prover.prove(subject, progress.note)

@@ -25,7 +25,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
-from patchctl import __version__
+from patchctl import __version__, process_group
 from patchctl.catalog.evidence import Evidence, digests, mutants_of, tests_of
 from patchctl.catalog.evidence_file import EvidenceRecord, Proof, read_record, with_mutant, with_tests, write_record
 from patchctl.errors import BadManifest, WrongUse
@@ -34,7 +34,7 @@ from patchctl.manifest.distribution import Distribution
 from patchctl.manifest.series import descent
 from patchctl.manifest.types import Stack
 from patchctl.prove.mutants import Mutant, MutationError, load_mutants, mutated
-from patchctl.prove.runs import Bench, PytestRun, judge_base, judge_met, judge_mutant, judge_patched
+from patchctl.prove.runs import TIMEOUT_S, Bench, PytestRun, judge_base, judge_met, judge_mutant, judge_patched
 from patchctl.stack.patches import StackPatch, load_patch
 from patchctl.stack.select import parse_feature
 
@@ -96,11 +96,11 @@ class Verdict:
         ]
 
     @property
-    def again(self) -> list[str]:
-        """The commands that repeat, with pytest alone, the runs of test files that did not end as they must."""
+    def bad(self) -> list[PytestRun]:
+        """The runs of test files on either tree that did not end as they must."""
         on_base = judge_met if self.dropped else judge_base
-        bad = [one.command for one in self.base.parts if on_base(one)]
-        return [*bad, *(one.command for one in self.patched.parts if judge_patched(one))] if self.problems else []
+        bad = [one for one in self.base.parts if on_base(one)]
+        return [*bad, *(one for one in self.patched.parts if judge_patched(one))] if self.problems else []
 
     @property
     def broken(self) -> bool:
@@ -127,16 +127,25 @@ class Trees:
     left_out: Mapping[tuple[str, str], str] = field(default_factory=dict)
 
 
-class Prover:
-    """Proves features on one pair of trees. `parts` are of "tests" and "mutants". Without `keep` records are neither read nor
-    written: the trees are not those of a profile."""
+@dataclass(frozen=True)
+class Runs:
+    """What a prover runs: `parts` of "tests" and "mutants"; with `rerun` what records show already too; `jobs` runs of pytest at a
+    time, each for `timeout` seconds at most. Without `keep` records are neither read nor written: the trees are not those of
+    a profile."""
 
-    def __init__(
-        self, dist: Distribution, trees: Trees, parts: Sequence[str], *, rerun: bool, keep: bool = True
-    ) -> None:
-        self.dist, self.root = dist, dist.root
-        self.trees, self.parts, self.rerun, self.keep = trees, parts, rerun, keep
-        self.bench = Bench(dist.root, tuple(f"{u}/{s}" for u, s in trees.stacks.items()))
+    parts: Sequence[str] = ("tests", "mutants")
+    rerun: bool = False
+    keep: bool = True
+    jobs: int = 1
+    timeout: float = TIMEOUT_S
+
+
+class Prover:
+    """Proves features on one pair of trees. `cache` is an empty folder: a proof takes nothing from a run before it."""
+
+    def __init__(self, dist: Distribution, trees: Trees, how: Runs, cache: Path) -> None:
+        self.dist, self.root, self.trees, self.how = dist, dist.root, trees, how
+        self.bench = Bench.of(dist.root, trees.stacks, cache, how.jobs, how.timeout)
 
     def prove(self, subject: FeatureOnStack, note: Callable[[str], None]) -> Verdict:
         """Runs what the record does not show yet, everything with `rerun`; `note` is told what runs."""
@@ -156,18 +165,18 @@ class Prover:
             verdict.base = self.bench.run(tests, self.trees.base, "on", note, option)
             verdict.problems += judge_met(verdict.base)
             return verdict
-        if "tests" in self.parts:
-            if self.rerun or evidence.tests_stale(record, stack, patch) is not None:
+        if "tests" in self.how.parts:
+            if self.how.rerun or evidence.tests_stale(record, stack, patch) is not None:
                 record = self._tests(subject, tests, record, verdict, note)
             else:
                 verdict.kept += 1
-        if "mutants" in self.parts:
+        if "mutants" in self.how.parts:
             self._mutants(subject, tests, record, verdict, note)
         return verdict
 
     def _record(self, subject: FeatureOnStack) -> EvidenceRecord:
         names = subject.stack.upstream, subject.stack.name, subject.feature
-        if not self.keep:
+        if not self.how.keep:
             return EvidenceRecord(*names)
         try:
             return read_record(self.root, *names) or EvidenceRecord(*names)
@@ -196,7 +205,7 @@ class Prover:
         return self._kept(with_tests(record, proof))
 
     def _kept(self, record: EvidenceRecord) -> EvidenceRecord:
-        if self.keep:
+        if self.how.keep:
             write_record(self.root, record)
         return record
 
@@ -220,28 +229,37 @@ class Prover:
             record = with_mutant(record, name, None)  # its file is gone
         if not files:
             verdict.problems.append("no mutation")
-        for number, mutant in enumerate(load_mutants(self.root, stack.upstream, files), 1):
-            if not self.rerun and stale[mutant.name] is None:
-                verdict.kept += 1
-                continue
-            note(f"mutation {mutant.name}, {number} of {len(files)}")
-            record = self._kept(with_mutant(record, mutant.name, self._mutant(subject, mutant, tests, verdict)))
+        wanted = [
+            one
+            for one in load_mutants(self.root, stack.upstream, files)
+            if self.how.rerun or stale[one.name] is not None
+        ]
+        verdict.kept += len(files) - len(wanted)
 
-    def _mutant(self, subject: FeatureOnStack, mutant: Mutant, tests: Sequence[str], verdict: Verdict) -> Proof | None:
+        def run(mutant: Mutant) -> tuple[PytestRun | None, list[str], Proof | None]:
+            note(f"mutation {mutant.name}, {wanted.index(mutant) + 1} of {len(wanted)}")
+            return self._mutant(subject, mutant, tests)
+
+        for mutant, (ran, problems, proof) in process_group.each(run, wanted, self.how.jobs):
+            record = self._kept(with_mutant(record, mutant.name, proof))
+            verdict.problems += problems
+            if ran is not None:
+                verdict.mutants[mutant.name] = ran
+
+    def _mutant(
+        self, subject: FeatureOnStack, mutant: Mutant, tests: Sequence[str]
+    ) -> tuple[PytestRun | None, list[str], Proof | None]:
         before = digests(self.root, [mutant.source, *tests])
         try:
             with mutated(self.trees.patched, mutant) as trees:
-                run = self.bench.run_mutant(mutant, subject.feature, tests, trees)
+                run = self.bench.run_mutant(mutant, subject.feature, tests, trees, self.trees.patched)
         except MutationError as error:
-            verdict.problems.append(str(error))
-            return None
-        verdict.mutants[mutant.name] = run
-        verdict.problems += judge_mutant(mutant, run)
+            return None, [str(error)], None
         if run.red is None or run.skipped:
-            return None
+            return run, judge_mutant(mutant, run), None
         # Only what the red one used: a test that was not needed may change.
         results = {"mutant": {run.red.test: f"{run.red.mark} {run.red.result}"}}
-        return self._proof(subject, before, run.used, results, mutation=before[mutant.source])
+        return run, [], self._proof(subject, before, run.used, results, mutation=before[mutant.source])
 
     def _proof(
         self,

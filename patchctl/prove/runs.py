@@ -12,30 +12,44 @@ import json
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated
 from xml.etree import ElementTree
 
 from patchctl import process_group
+from patchctl.atomic import replace_file
 from patchctl.doc import Doc
 from patchctl.prove.mutants import Mutant
 from patchctl.scratch import scratch
 
 MARKS = ("on", "off", "misuse")
-RUN_TIMEOUT_S = 3600
+TIMEOUT_S = 1800
+CACHE = "patchctl-proof-cache-"
 # A fixture that runs the probe fails in the set-up of its tests; pytest calls that an error. These are the harness's
 # words for a probe that ran and failed, which is as red as an assertion; any other error in set-up is a fault. So is a
 # probe that its time limit killed, wherever it ran: on a loaded machine that shows nothing of the code.
 PROBE_FAILED = re.compile(r'failed on setup with "AssertionError: \S+ \(rank \d+\) ended with')
-TIMED_OUT = re.compile(r"AssertionError: \S+ \(rank \d+\) was killed after")
+LATE = "was killed after"
+TIMED_OUT = re.compile(rf"(AssertionError: \S+ \(rank \d+\)|^pytest) {LATE}")
 # The program's output follows these words; the cause is in its last lines.
 PROBE_SAID = re.compile(r"AssertionError: \S+ \(rank \d+\)(?: ended with|:) ")
 MESSAGE_CHARS = 200
+
+
+def _below(cache: Path, trees: Path) -> Path:
+    return cache.joinpath(*trees.resolve().parts[1:])
+
+
+def cores() -> int:
+    """How many runs of pytest go on at a time unless told: one a core, and no more than memory bears (a probe of vLLM takes 2 GiB)."""
+    return min(4, len(os.sched_getaffinity(0)))
 
 
 @dataclass(frozen=True)
@@ -47,19 +61,30 @@ class PytestOutcome:
     result: Annotated[str, Doc("`passed`, `failed`, `error` or `skipped`", line=True)]
     message: Annotated[str, Doc("first line of pytest's message; empty if the test passed", line=True)]
 
+    @property
+    def is_late(self) -> bool:
+        return bool(TIMED_OUT.search(self.message))
+
 
 @dataclass
 class PytestRun:
-    """The outcomes of one or more runs and the files that they used; for a single run, the `command` that repeats it."""
+    """The outcomes of one or more runs and the files that they used; for a single run, the `command` that repeats it, its output,
+    and the `log` that keeps that."""
 
     outcomes: list[PytestOutcome] = field(default_factory=list)
     used: set[str] = field(default_factory=set)
     command: str = ""
+    output: str = ""
+    log: Path | None = None
     parts: list[PytestRun] = field(default_factory=list)
 
     @property
     def skipped(self) -> list[PytestOutcome]:
         return [one for one in self.outcomes if one.result == "skipped"]
+
+    @property
+    def late(self) -> bool:
+        return any(one.is_late for one in self.outcomes)
 
     @property
     def red(self) -> PytestOutcome | None:
@@ -73,66 +98,111 @@ class PytestRun:
 
 @dataclass(frozen=True)
 class Bench:
-    """Where tests run: the distribution's root, and the stack of every tree, as UPSTREAM/STACK."""
+    """Where tests run: the distribution's root, the stack of every tree as UPSTREAM/STACK, the folder that keeps what pytest
+    printed of runs that were not green, and one in which runs keep for each other what Python compiled of the trees.
+    `jobs` test files run at a time, each for `timeout` seconds at most."""
 
     root: Path
     stacks: tuple[str, ...]
+    logs: Path
+    cache: Path
+    jobs: int = 1
+    timeout: float = TIMEOUT_S
+
+    @staticmethod
+    def of(root: Path, stacks: Mapping[str, str], cache: Path, jobs: int = 1, timeout: float = TIMEOUT_S) -> Bench:
+        """The bench of a distribution for trees with these stacks, by upstream."""
+        return Bench(root, tuple(f"{u}/{s}" for u, s in stacks.items()), root / "edit/prove-logs", cache, jobs, timeout)
 
     def run(
         self, tests: Sequence[str], trees: Path, marks: str, note: Callable[[str], None], *options: str
     ) -> PytestRun:
         """Run each test file in its own process, slow tests included; `note` is called as each begins."""
-        total = PytestRun()
-        for number, test in enumerate(tests, 1):
-            note(f"{Path(test).name} on the {trees.name} trees, file {number} of {len(tests)}")
-            total.add(self._run(test, trees, marks, *options))
+
+        def run_file(test: str) -> PytestRun:
+            note(f"{Path(test).name} on the {trees.name} trees, file {tests.index(test) + 1} of {len(tests)}")
+            run = self._run(test, trees, marks, *options)
+            if run.output and any(one.result in ("failed", "error") for one in run.outcomes):
+                run.log = self.logs / f"{Path(test).stem}.{trees.name}.log"
+                replace_file(run.log, run.output.encode())
+            return run
+
+        runs, total = dict(process_group.each(run_file, tests, self.jobs)), PytestRun()
+        for test in tests:
+            total.add(runs[test])
         return total
 
     def _run(self, test: str, trees: Path, marks: str, *options: str) -> PytestRun:
         with scratch("patchctl-proof-") as folder:
             report, used = folder / "report.xml", folder / "used.json"
-            command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-o", "junit_family=xunit1"]
-            command += [f"--rootdir={self.root}", f"--confcutdir={self.root}"]
-            command += [test, f"--trees={trees.resolve()}", *(f"--stack={name}" for name in self.stacks)]
-            command += [f"--junitxml={report}", f"--used={used}", "--slow", f"--basetemp={folder}/tmp", *options]
-            command += ["-m", marks] if marks else []
-            # Records are of programs that were started, not forked.
-            env = os.environ | {"PYTHONDONTWRITEBYTECODE": "1", "PATCHCTL_TEST_FORKS": "0"}
-            done = process_group.run(
-                command,
-                cwd=self.root,
-                env=env,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                text=True,
-                timeout=RUN_TIMEOUT_S,
-            )
-            if not report.exists():
-                said = (f"{done.stdout}\n{done.stderr}".strip().splitlines() or [""])[-1]
-                outcome = PytestOutcome(Path(test).name, "", "error", f"pytest ended with {done.returncode}: {said}")
-                return PytestRun([outcome], command=self._as_typed(test, trees, marks, *options))
-            outcomes = [_outcome(case) for case in ElementTree.parse(report).iter("testcase")]
+            command = self._command(test, trees, f"--junitxml={report}", f"--used={used}", f"--basetemp={folder}/tmp")
+            command += [*options, *(["-m", marks] if marks else [])]
             typed = self._as_typed(test, trees, marks, *options)
-            return PytestRun(outcomes, {test, *(json.loads(used.read_text()) if used.is_file() else [])}, typed)
+            try:
+                done = process_group.run(
+                    command,
+                    cwd=self.root,
+                    env=self._environment(),
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.STDOUT,
+                    text=True,
+                    timeout=self.timeout,
+                )
+            except subprocess.TimeoutExpired:
+                late = PytestOutcome(Path(test).name, "", "error", f"pytest {LATE} {self.timeout:.0f} s")
+                return PytestRun([late], command=typed)
+            if not report.exists():
+                said = (done.stdout.strip().splitlines() or [""])[-1]
+                outcome = PytestOutcome(Path(test).name, "", "error", f"pytest ended with {done.returncode}: {said}")
+                return PytestRun([outcome], command=typed, output=done.stdout)
+            outcomes = [_outcome(case) for case in ElementTree.parse(report).iter("testcase")]
+            files = {test, *(json.loads(used.read_text()) if used.is_file() else [])}
+            return PytestRun(outcomes, files, typed, done.stdout)
+
+    def _command(self, test: str, trees: Path, *options: str) -> list[str]:
+        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-o", "junit_family=xunit1"]
+        command += [f"--rootdir={self.root}", f"--confcutdir={self.root}", test, "--slow"]
+        return [*command, f"--trees={trees.resolve()}", *(f"--stack={name}" for name in self.stacks), *options]
+
+    def _environment(self) -> dict[str, str]:
+        """Records are of programs that were started, not forked."""
+        own = {"PYTHONDONTWRITEBYTECODE": "1", "PATCHCTL_TEST_FORKS": "0", "PATCHCTL_PROOF_CACHE": str(self.cache)}
+        return os.environ | own
+
+    def debug(self, tests: Sequence[str], name: str, trees: Path) -> int:
+        """Run the tests that `name` selects (pytest's -k) on `trees`, with their output on this terminal; return pytest's exit code."""
+        command = self._command(tests[0], trees, "-k", name, "-vv", "-s", "--showlocals", *tests[1:])
+        print(f"PATCHCTL_TEST_FORKS=0 {shlex.join(command)}", file=sys.stderr, flush=True)
+        return subprocess.run(command, cwd=self.root, env=self._environment(), check=False).returncode
 
     def _as_typed(self, test: str, trees: Path, marks: str, *options: str) -> str:
         """Return the command as a person would type it, without --stack: the workspace knows the stacks of its trees."""
         words = [sys.executable, "-m", "pytest", str(self.root / test), f"--trees={trees.resolve()}", "--slow"]
         return shlex.join([*words, *options, *(["-m", marks] if marks else [])])
 
-    def run_mutant(self, mutant: Mutant, feature: str, tests: Sequence[str], trees: Path) -> PytestRun:
-        """Run tests on the mutated trees until one fails, which is the proof, beginning with the part that it is named for."""
+    def run_mutant(self, mutant: Mutant, feature: str, tests: Sequence[str], trees: Path, patched: Path) -> PytestRun:
+        """Run tests on the mutated trees until one fails, which is the proof, beginning with the part that it is named for.
+
+        A test that does not end on them in time has failed if it is green on the `patched` trees right afterwards.
+        """
         variant = mutant.name.partition(".")[2]
 
         def is_elsewhere(test: str) -> bool:
             part = Path(test).stem.removeprefix(f"test_{feature}").strip("_")
             return not part or not variant.startswith(part)
 
+        with suppress(OSError):  # nothing is compiled yet, or it is being written
+            shutil.copytree(_below(self.cache, patched), _below(self.cache, trees), copy_function=os.link)
         total = PytestRun()
         for test in sorted(tests, key=is_elsewhere):
             for mark in ("on", "misuse"):
-                total.add(self._run(test, trees, mark, "-x"))
+                run = self._run(test, trees, mark, "-x")
+                if run.late and all(one.result == "passed" for one in self._run(test, patched, mark).outcomes):
+                    run.outcomes = [
+                        replace(one, mark=mark, result="failed") if one.is_late else one for one in run.outcomes
+                    ]
+                total.add(run)
                 if total.red:
                     return total
         return total

@@ -87,12 +87,14 @@ def verdict_text(verdict: Verdict, style: Style, trees: str | None) -> Iterator[
     ]
     yield f"{word}: {verdict.upstream}/{verdict.stack} {verdict.feature}: {', '.join(filter(None, shown)) or 'nothing ran'}"
     yield from (f"    {visible_line(reason)}" for reason in verdict.reasons)
+    yield from (f"    output: {visible_line(str(one.log))}" for one in verdict.bad if one.log)
     yield from (f"    again: {visible_line(command)}" for command in _again(verdict, trees))
 
 
 def _again(verdict: Verdict, trees: str | None) -> list[str]:
-    if trees is not None or not verdict.again:
-        return verdict.again
+    commands = [one.command for one in verdict.bad]
+    if trees is not None or not commands:
+        return commands
     stack = f"{verdict.upstream}/{verdict.stack}"
     return [
         f"patchctl prove {verdict.feature} --stack {stack} --trees {trees_of(stack)}    (keeps the trees for pytest)"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import sys
@@ -31,6 +32,8 @@ from patchctl_standins.made import MADE  # noqa: E402  (found through the line a
 TORCH_PYTHON = "PATCHCTL_TORCH_PYTHON"
 # What Python compiled of the interpreter's own packages, which no session has to do again: 9 CPU seconds for torch and transformers.
 COMPILED = REPO / "build" / "pycache"
+# `patchctl prove` makes it for one run, and empty: what Python compiled and vllm found of its models, by the trees' own folders.
+PROOF_CACHE = os.environ.get("PATCHCTL_PROOF_CACHE")
 # What vllm found of its models, each in a process of its own, by the digest of the model's file: 11 CPU seconds a model.
 MODELS = REPO / "build" / "modelinfos"
 DEFAULT_TIMEOUT_S = 120.0
@@ -193,9 +196,15 @@ def clean_environment(
     """The whole environment of a probe: nothing is inherited but PATH. What has to be made is made under `scratch`."""
     home = scratch / "home"
     home.mkdir(exist_ok=True)
-    if FORKS:  # a proof takes nothing from a run before it
-        _link(home / ".cache" / "vllm" / "modelinfos", MODELS)
     needed = [trees.path(name) for name in need]
+    models = home / ".cache" / "vllm" / "modelinfos"
+    if FORKS:  # a proof takes nothing from a run before it
+        _link(models, MODELS)
+    elif PROOF_CACHE:  # and within itself what was found in these very trees
+        for tree in needed:
+            _link(scratch / "pycache" / tree.relative_to("/"), Path(PROOF_CACHE, *tree.parts[1:]))
+        on = hashlib.sha256("\n".join([*map(str, needed), *standins]).encode()).hexdigest()
+        _link(models, Path(PROOF_CACHE, "modelinfos", on))
     # Made stand-ins hold distribution metadata only, so they shadow no module; they come first because vllm's sdist
     # carries an egg-info of its own, without the "+cpu" that vllm's platform detection reads.
     made = [MADE[name](scratch / "made" / name, trees) for name in standins if name in MADE]

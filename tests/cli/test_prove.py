@@ -282,13 +282,67 @@ def test_what_is_no_proof_takes_the_record_away(proven: Made, file: str, text: s
     assert len(unproven(made)) == 1
 
 
-def test_a_mutation_that_only_the_time_limit_ends_is_not_proven(made: Made) -> None:
-    late = TESTS.replace("    assert", f"    if 'Hola' in code: {LATE}\n    assert", 1)
+@pytest.mark.parametrize("hang", [LATE, "import time; time.sleep(600)"])
+def test_a_mutation_that_hangs_is_red_where_the_patched_trees_do_not(made: Made, hang: str) -> None:
+    late = TESTS.replace("    assert", f"    if 'Hola' in code: {hang}\n    assert", 1)
     write(made.root, {TEST: late, MUTANT: MUTATION.replace("Helo", "Hola")})
-    reasons = prove(made, code=1)["reasons"]
-    assert any("no `on` or `misuse` test fails" in reason and "was killed after 2 s" in reason for reason in reasons), (
-        reasons
+    feature = prove(made, "--timeout", "10")
+    assert feature["status"] == "proven"
+    (red,) = [one for one in feature["mutants"]["typo"] if one["result"] == "failed"]
+    assert red["mark"] == "on" and "was killed after" in red["message"]
+    assert next(iter(recorded(made, "v1", "typo").results["mutant"].values())) == "on failed"
+
+
+def test_a_mutation_that_hangs_where_the_patched_trees_do_is_not_proven(made: Made) -> None:
+    once = made.root / "ran"
+    # The tests on both trees end; then everything hangs.
+    late = TESTS.replace(
+        "    assert",
+        f"    import pathlib, time\n    runs = pathlib.Path({str(once)!r})\n    runs.touch()\n"
+        "    with runs.open('a') as out: out.write('.')\n"
+        "    if len(runs.read_text()) > 2: time.sleep(600)\n    assert",
+        1,
     )
+    write(made.root, {TEST: late})
+    reasons = prove(made, "--timeout", "10", code=1)["reasons"]
+    assert any("no `on` or `misuse` test fails" in one and "was killed after 10 s" in one for one in reasons), reasons
+
+
+def test_mutations_run_side_by_side(made: Made) -> None:
+    """Two that wait for each other end only if both run at a time."""
+    place = made.root / "met"
+    place.mkdir()
+    meet = (
+        f"    import pathlib, time\n    place = pathlib.Path({str(place)!r})\n"
+        "    for word, other in ('Hallo', 'Hola'), ('Hola', 'Hallo'):\n"
+        "        if word in code:\n            (place / word).touch()\n"
+        "            while not (place / other).exists(): time.sleep(0.05)\n    assert"
+    )
+    second = f"{FEATURE}/mutants/typo.second.yaml"
+    write(
+        made.root,
+        {
+            TEST: TESTS.replace("    assert", meet, 1),
+            MUTANT: MUTATION.replace("Helo", "Hallo"),
+            second: MUTATION.replace("Helo", "Hola"),
+        },
+    )
+    assert sorted(prove(made, "--jobs", "2", "--timeout", "120")["mutants"]) == ["typo", "typo.second"]
+    assert unproven(made) == []
+
+
+def test_output_of_a_red_run_is_kept_and_a_test_can_be_watched(made: Made) -> None:
+    write(made.root, {TEST: TESTS.replace('    assert "shout"', '    print("so it is")\n    assert "shout!"')})
+    done = made.patchctl("prove", "typo", "--trees", trees(made), timeout=600)
+    log = made.root / "edit/prove-logs/test_typo.patched.log"
+    assert done.returncode == 1 and f"output: {log}" in done.stdout, done.stdout
+    assert "so it is" in log.read_text()
+    watched = made.patchctl("prove", "typo", "--trees", trees(made), "--debug", "rest", timeout=600)
+    assert watched.returncode == 1 and "so it is" in watched.stdout and "1 failed, 1 deselected" in watched.stdout
+    assert "-k rest" in watched.stderr and not (made.root / RECORD).exists()
+    assert made.patchctl("prove", "typo", "--trees", trees(made), "--debug", "need", timeout=600).returncode == 0
+    refused = made.patchctl("prove", "--all", "--debug", "rest", "--stack", "clock")
+    assert refused.returncode == 2
 
 
 def test_a_mutation_with_a_wrong_key_is_named(made: Made) -> None:
@@ -603,7 +657,7 @@ def test_a_profile_is_taken_on_the_newest_release_on_which_it_is_proven(proven: 
     (proven.root / TEST).write_text(TESTS + "# another test\n")
     chosen, why = taken(proven, tmp_path / "stale")
     assert chosen == "2001.02"
-    assert "on 2001.11 1 of its features are not proven, typo@greeter for one" in why
+    assert "on 2001.11 1 of its features are not proven, such as typo@greeter" in why
 
 
 def test_a_release_that_is_only_pinned_proves_nothing(proven: Made, tmp_path: Path) -> None:

@@ -230,6 +230,7 @@ ALLOWED = {
     "source/upstream_releases.py:_downloaded": _STAGED,
     "rebase/rebase.py:copy_distribution": _SCRATCH,
     "prove/mutants.py:_link_tree": _SCRATCH,
+    "prove/runs.py:run_mutant": _SCRATCH,
     "prove/mutants.py:_link": _SCRATCH,
     "prove/mutants.py:_replace": _SCRATCH,
     "rebase/rebase_worktree.py:release": "the rename of a work tree of our own",
