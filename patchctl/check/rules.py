@@ -104,6 +104,8 @@ _OTHERS = (
     LintRule("other-stack", "workspace", "a tree is of the stack that the profile names now",
          "the profile has moved on, or the state was edited: another framework runs"),
     LintRule("wrong-base", "workspace", "a tree's base is the pin", "the patches are on another revision"),
+    LintRule("other-base", "workspace", "a tree's base is the pin, and not one that `apply --on-this-base` took (a note)",
+         "what is proven was proven on the pin"),
     LintRule("wrong-tip", "workspace", "the last commit is what the distribution's patches give on the base",
          "the state, the lock or the distribution is another one than when it was applied"),
     LintRule("other-patches", "workspace", "the applied patches are those of the distribution, less what is left out",

@@ -296,13 +296,29 @@ class _Expectation:
     def base(self) -> Iterator[Finding]:
         """Form git: the pin's own commit. Form sdist: what the lock says, where it speaks."""
         state, pin = self.state, self.stack.pin
-        if state.form == "git" and state.base_commit != pin.identity:
-            yield self.at("wrong-base", f"the base is {state.base_commit}, the pin is {pin.identity}: {_AGAIN}")
+        base = state.pin_base or state.base_commit
+        if state.form == "git" and base != pin.identity:
+            yield self.at("wrong-base", f"the base is {base}, the pin is {pin.identity}: {_AGAIN}")
+        if state.differing:
+            yield self.own_base()
         with ObjectReader(self.check.tree.git_dir) as reader:
             for commit, tree in ((state.base_commit, state.base_tree), (state.tip_commit, state.tip_tree)):
                 found = commit_tree(reader, commit)
                 if found != tree:
                     yield self.at("wrong-base", f"commit {commit} has tree {found}, the state says {tree}")
+
+    def own_base(self) -> Finding:
+        """The files in which the base differs from the pin's, held against its objects."""
+        state = self.state
+        with ObjectReader(self.check.tree.git_dir) as reader:
+            found = reader.changes(*(commit_tree(reader, commit) for commit in (state.pin_base, state.base_commit)))
+        differing = sorted(map(os.fsdecode, found.before.keys() | found.after.keys()))
+        if differing != sorted(state.differing):
+            return self.at("wrong-base", "the base differs from the pin in other files than the state says")
+        some = ", ".join(differing[:3])
+        more = f" and {len(differing) - 3} more" if len(differing) > 3 else ""
+        message = f"{some}{more} are not the pin's, and none of our patches changes them: what is proven was proven on the pin"
+        return replace(self.at("other-base", message), level="note")
 
     def patches(self, wanted: Sequence[StackPatch]) -> Iterator[Finding]:
         """The patches that the state records against those that the distribution has now."""
@@ -371,6 +387,13 @@ class _Expectation:
             return
         expected = lock.expected(state.form, out) if lock is not None else None
         if expected is None:
+            return
+        if state.differing:
+            if state.pin_base != expected.base_commit:
+                yield self.at(
+                    "wrong-base",
+                    f"the lock's base commit is {expected.base_commit}, the tree's {state.pin_base}: {_AGAIN}",
+                )
             return
         have = LockedForm(state.base_commit, state.base_tree, state.tip_commit, state.tip_tree, expected.unavailable)
         for key, rule in (

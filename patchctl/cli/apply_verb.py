@@ -32,6 +32,12 @@ if TYPE_CHECKING:
     help="The same for every package of the profile that this interpreter imports, wherever it finds them.",
 )
 @click.option(
+    "--on-this-base",
+    is_flag=True,
+    help="Take a tree that is patched in place as it is, though it is not the pin's, if no patch changes a file that"
+    " differs; status, labels and verify name the files.",
+)
+@click.option(
     "--without", "without", multiple=True, metavar="FEATURE[@UPSTREAM]", help="Leave a feature out. Repeatable."
 )
 @click.option(
@@ -51,6 +57,7 @@ def command(
     sources: Sources,
     in_place: tuple[str, ...],
     site_packages: str | None,
+    on_this_base: bool,
     without: tuple[str, ...],
     skip_unavailable: bool,
     stash: bool,
@@ -75,6 +82,10 @@ def command(
 
     dist = sources.distribution
     workspace = workspace.absolute()
+    if on_this_base and not (in_place or site_packages):
+        raise WrongUse(
+            "--on-this-base is for trees that are patched in place", hint="name them with --in-place NAME=DIR"
+        )
     folders = _folders(dist, dist.profile(profile), in_place, site_packages, workspace)
     own = [f"{name}={folder.absolute()}" for name, folder in folders.items() if (folder / ".git").exists()]
     options = sources.options(own)
@@ -87,7 +98,7 @@ def command(
         progress,
         without=without,
         skip_unavailable=skip_unavailable,
-        current=current_state(workspace, dist, folders),
+        current=current_state(workspace, dist, folders, options.cache if on_this_base else None),
     )
     progress.finish()
     if dry_run:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from patchctl.doc import Doc
 from patchctl.stack.plan import Skipped
-from patchctl.terminal.text import patch_count, visible_line
+from patchctl.terminal.text import counted, patch_count, visible_line
 from patchctl.workspace.state import SkippedUpstream, TreeState
 
 if TYPE_CHECKING:
@@ -95,7 +95,8 @@ def plan_text(plan: Plan, outcome: ApplyOutcome, workspace: Path, style: Style, 
     for planned in plan.stacks:
         changed = planned.upstream in outcome.changed
         word = ("would change" if dry_run else "applied") if changed else "unchanged"
-        lock = style.good("as locked") if planned.locked else style.note("not in the lock")
+        differing = len(planned.own_base.differing) if planned.own_base else 0
+        lock = style.good("as locked") if planned.locked else style.note(_unlocked(differing))
         head = f"{planned.upstream:<12} {planned.stack.name}  {planned.base.form:<5}"
         tree = outcome.state.trees.get(planned.upstream)
         where = f"  in {visible_line(tree.folder)}" if tree is not None and tree.kind == "into" else ""
@@ -121,6 +122,10 @@ def plan_text(plan: Plan, outcome: ApplyOutcome, workspace: Path, style: Style, 
     yield f"profile {plan.profile.name}{on} {'would be' if dry_run else 'is'} in {workspace}{moved}"
 
 
+def _unlocked(differing: int) -> str:
+    return f"on another base: {counted(differing, 'file')} not the pin's" if differing else "not in the lock"
+
+
 def status_text(status: Status, style: Style) -> Iterator[str]:
     """What `status` prints."""
     if status.labels is not None:
@@ -137,7 +142,7 @@ def status_text(status: Status, style: Style) -> Iterator[str]:
     if status.profile and not status.trees:
         yield style.bad("no tree is here: none of the profile's sources could be had when it was applied")
     for tree in status.trees:
-        lock = {"equal": style.good("as locked"), "silent": style.note("not in the lock")}.get(
+        lock = {"equal": style.good("as locked"), "silent": style.note(_unlocked(len(tree.differing)))}.get(
             tree.lock, style.bad(tree.lock)
         )
         where = f"  in {tree.folder}" if tree.kind == "into" else ""

@@ -6,13 +6,14 @@ Writes only to the cache, so that a failure leaves every tree as it was.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Mapping, Sequence
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
 
 from patchctl.doc import Doc
-from patchctl.errors import BadManifest, SourceUnavailable, Tried, Where
+from patchctl.errors import BadManifest, DoesNotApply, SourceUnavailable, Tried, Where
 from patchctl.git.catfile import ObjectReader
 from patchctl.manifest.distribution import Distribution
 from patchctl.manifest.lock import LockedForm, StackLock, lock_file, pin_record, read_lock
@@ -62,11 +63,21 @@ class AppliedStack:
 
 
 @dataclass(frozen=True)
+class OwnBase:
+    """A tree at hand that takes the place of the pin's: its base, the commit of the pin's base, and the files that differ."""
+
+    base: Base
+    pin: str
+    differing: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class CurrentState:
-    """What exists at the plan's targets, by upstream."""
+    """What exists at the plan's targets, by upstream. `own_bases` compare a target with the base that they are given."""
 
     installed: Mapping[str, InstalledPackage] = field(default_factory=dict)
     applied: Mapping[str, AppliedStack] = field(default_factory=dict)
+    own_bases: Mapping[str, Callable[[Base], OwnBase | None]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -74,6 +85,7 @@ class PlannedStack:
     """One upstream's built stack.
 
     `locked` says whether the lock records exactly this result; `record` is the RECORD of a package patched in place.
+    `own_base` is set if `base` is not the pin's.
     """
 
     upstream: str
@@ -83,6 +95,7 @@ class PlannedStack:
     omitted: tuple[Omission, ...]
     locked: bool
     record: str | None = None
+    own_base: OwnBase | None = None
 
 
 @dataclass(frozen=True)
@@ -165,13 +178,39 @@ def make_plan(
         progress.note(f"building {upstream}")
         own = tuple(o for o in omitted if o.upstream == upstream)
         stack = selection.stacks[upstream]
-        result = build_stack(base, selection.patches[upstream], [o.patch for o in own], options.cache)
-        lock = read_lock(dist.root, stack)
-        locked = check_against_lock(dist.root, stack, lock, base, result, selection.patches[upstream], own)
+        patches = selection.patches[upstream]
+        own_base = found.own_bases[upstream](base) if upstream in found.own_bases else None
+        if own_base is not None:
+            base = own_base.base
+            _check_preimages(stack, own_base, patches, [o.patch for o in own])
+        result = build_stack(base, patches, [o.patch for o in own], options.cache)
+        lock = read_lock(dist.root, stack) if own_base is None else None
+        locked = check_against_lock(dist.root, stack, lock, base, result, patches, own)
         package = found.installed.get(upstream)
         record = package.record if package else None
-        planned.append(PlannedStack(upstream, stack, base, result, own, locked, record))
+        planned.append(PlannedStack(upstream, stack, base, result, own, locked, record, own_base))
     return Plan(selection.profile, tuple(without), tuple(planned), tuple(skipped), tuple(kept))
+
+
+def _check_preimages(stack: Stack, own: OwnBase, patches: Sequence[StackPatch], out: Sequence[StackPatch]) -> None:
+    """Raise DoesNotApply, with a verdict for each patch, if one changes a file that differs from the pin's."""
+    left, verdicts, differing = {id(p) for p in out}, [], frozenset(own.differing)
+    wrong = 0
+    for patch in (p for p in patches if id(p) not in left):
+        touched = sorted(differing & set(map(os.fsdecode, patch.paths)))
+        wrong += bool(touched)
+        verdicts.append(f"{patch.feature}: {'differs in ' + ', '.join(touched) if touched else 'exact'}")
+    if not wrong:
+        return
+    what = (
+        f"{stack.upstream}: {wrong} of {len(verdicts)} patches change files that are not the pin's in the tree at hand"
+    )
+    name = f"{stack.upstream}/{stack.name}"
+    hint = (
+        f"`patchctl drift {stack.upstream} --to REVISION` says what that revision asks of each, and `patchctl rebase {name} --to"
+        " REVISION` moves the stack; or leave these out with --without"
+    )
+    raise DoesNotApply("\n  ".join([what, *verdicts]), hint=hint)
 
 
 def build_stack(base: Base, patches: Sequence[StackPatch], left_out: Sequence[StackPatch], cache: Path) -> StackResult:

@@ -3,13 +3,15 @@ imports."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from patchctl.errors import WrongUse
 from patchctl.manifest.distribution import Distribution
 from patchctl.manifest.types import Upstream
-from patchctl.stack.plan import AppliedStack, CurrentState, InstalledPackage
+from patchctl.source.types import Base
+from patchctl.stack.plan import AppliedStack, CurrentState, InstalledPackage, OwnBase
+from patchctl.workspace import own_base
 from patchctl.workspace.imports import find_imports
 from patchctl.workspace.journal import read_journal
 from patchctl.workspace.state import in_profile, load_state
@@ -19,15 +21,25 @@ from patchctl.workspace.trees import Tree, listed
 _RECORD_LIMIT = 64 << 20
 
 
-def current_state(workspace: Path, dist: Distribution, into: Mapping[str, Path]) -> CurrentState:
-    """The state now, or after an interrupted run is finished. Raises WrongUse where two distributions claim one package."""
+def current_state(
+    workspace: Path, dist: Distribution, into: Mapping[str, Path], own_bases_in: Path | None = None
+) -> CurrentState:
+    """The state now, or after an interrupted run is finished. With a cache for own bases, the folders of `into` are bases of their
+    own where they differ from the pin. Raises WrongUse where two distributions claim one package."""
     journal = read_journal(workspace)
     found = journal.after if journal else load_state(workspace)
     trees = found.trees if found else {}
     installed = {n: p for n, f in into.items() if (p := find_installed(f, dist.upstream(n).packages.values()))}
+    own_bases: dict[str, Callable[[Base], OwnBase | None]] = {}
+    if own_bases_in is not None:
+        for name in into.keys() - trees.keys():
+            package = installed[name].files if name in installed else None
+            own_bases[name] = own_base.finder(into[name], own_bases_in, package)
     applied = {}
     for name, state in trees.items():
         tree = Tree.of(workspace, name, state)
+        if state.differing:
+            own_bases[name] = own_base.applied(tree, state)
         if state.record and tree.kept_record.is_file():  # patched already: the files that the installer listed
             installed[name] = InstalledPackage(tree.folder, state.record, listed(tree.kept_record.read_bytes()))
         if (in_profile(state) or state.left_out) and tree.folder.is_dir() and not tree.uninstalled:
@@ -38,7 +50,7 @@ def current_state(workspace: Path, dist: Distribution, into: Mapping[str, Path])
                 tuple((p.file, p.digest) for p in state.patches),
                 frozenset(o.feature for o in state.left_out),
             )
-    return CurrentState(installed, applied)
+    return CurrentState(installed, applied, own_bases)
 
 
 def find_installed(folder: Path, packages: Iterable[str]) -> InstalledPackage | None:

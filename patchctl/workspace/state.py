@@ -69,6 +69,11 @@ class TreeState:
             "path of the package's RECORD below the folder, for a package patched where it is installed; empty otherwise"
         ),
     ] = ""
+    pin_base: Annotated[
+        str,
+        Doc("with `--on-this-base`: commit of the pin's base, on which patchctl made `base_commit`; empty otherwise"),
+    ] = ""
+    differing: Annotated[tuple[str, ...], Doc("with `--on-this-base`: files that are not the pin's in the base")] = ()
 
 
 @dataclass(frozen=True)
@@ -175,11 +180,14 @@ def check_generated(generated: dict[str, str]) -> None:
 
 
 def _tree(name: str, data: dict[str, Any]) -> TreeState:
-    data = {"record": "", **data}  # absent in workspaces of earlier versions
+    data = {"record": "", "pin_base": "", "differing": (), **data}  # absent in workspaces of earlier versions
     tree = TreeState(**{one.name: data[one.name] for one in fields(TreeState)})
     check_place(name, tree.kind, tree.folder, _text(tree.record))
     check_ids(tree.base_commit, tree.base_tree, tree.tip_commit, tree.tip_tree)
     check_generated(tree.generated)
+    if bool(tree.pin_base) != bool(tree.differing):
+        raise ValueError(f"tree {name!r}: files differ from a base that is not named, or the other way round")
+    check_ids(*filter(None, [tree.pin_base]))
     patches = tuple(AppliedPatch(**p) for p in data["patches"])
     for patch in patches:
         check_ids(patch.commit)
@@ -188,7 +196,8 @@ def _tree(name: str, data: dict[str, Any]) -> TreeState:
     _name(tree.stack), _name(tree.form), _text(tree.origin)
     if not isinstance(tree.locked, bool):
         raise ValueError(f"tree {name!r}: locked is {tree.locked!r}")
-    return replace(tree, patches=patches, left_out=left_out)
+    differing = tuple(_text(path) for path in tree.differing)
+    return replace(tree, patches=patches, left_out=left_out, differing=differing)
 
 
 def _skipped(data: dict[str, Any]) -> SkippedUpstream:

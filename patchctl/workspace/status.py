@@ -59,6 +59,9 @@ class TreeStatus:
     imports: Annotated[
         tuple[Import, ...], Doc("with `--python`: how that Python resolves the packages; null otherwise")
     ]
+    differing: Annotated[
+        tuple[str, ...], Doc("files of the base that are not the pin's, with `apply --on-this-base`")
+    ] = ()
     unlike_profile: Annotated[
         str | None, Doc("set if the profile now names another stack, or no longer this upstream")
     ] = None
@@ -172,6 +175,7 @@ def _tree(
         lock=_lock(dist, name, state),
         problem=problem,
         imports=imports,
+        differing=state.differing,
         unlike_profile=f"{unlike}: apply again" if unlike else None,
     )
 
@@ -186,6 +190,8 @@ def _lock(dist: Distribution | None, name: str, state: TreeState) -> str:
     """Compare the tree's tip with the lock as it is now: the distribution may have changed since the apply."""
     if dist is None or not (state.patches or state.locked):  # at its base, after a revert
         return "silent"
+    if state.differing:
+        return "silent"
     if (name, state.stack) not in dist.stacks:
         return f"the distribution has no stack {state.stack} any more"
     lock = read_lock(dist.root, dist.stacks[name, state.stack])
@@ -199,7 +205,8 @@ def labels(status: Status, dist: Distribution) -> dict[str, str]:
     """Return the labels of an image with this workspace, sorted by name.
 
     `patchctl.lock` is patchctl.manifest.lock.lock_digest over the stacks of these trees; `patchctl.tree.UPSTREAM` is
-    `FORM:TREE` for each, TREE being git's id of the patched tree; `patchctl.without` lists the features that any of
+    `FORM:TREE` for each, TREE being git's id of the patched tree; `patchctl.base.UPSTREAM` is the base's commit where it is not
+    the pin's; `patchctl.without` lists the features that any of
     them lacks, and `patchctl.skipped` the profile's other upstreams. So a subset of the trees, or of their patches,
     never has the labels of all.
 
@@ -228,6 +235,7 @@ def labels(status: Status, dist: Distribution) -> dict[str, str]:
         "patchctl.skipped": ",".join(sorted(profile.stacks.keys() - {tree.upstream for tree in held})),
     }
     found |= {f"patchctl.tree.{tree.upstream}": f"{tree.form}:{tree.tip_tree}" for tree in held}
+    found |= {f"patchctl.base.{tree.upstream}": tree.base_commit for tree in held if tree.differing}
     return dict(sorted(found.items()))
 
 

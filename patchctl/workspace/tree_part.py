@@ -92,6 +92,8 @@ def planned_state(planned: PlannedStack, old: TreeState | None, into: Path | Non
         left_out=tuple(LeftOutFeature(o.patch.feature, o.reason) for o in planned.omitted),
         generated=dict(old.generated) if old else {},
         record=known if kind == "into" else "",
+        pin_base=planned.own_base.pin if planned.own_base else "",
+        differing=planned.own_base.differing if planned.own_base else (),
     )
 
 
@@ -176,7 +178,7 @@ def _check_pin(part: TreePart, tree: Tree, sides: Sides) -> None:
         found += [f"absent, and the patches change them: {', '.join(map(os.fsdecode, missing))}"] * bool(missing)
     if not found:
         return
-    hint = f"`patchctl identify {tree.folder}` says which revision it is"
+    hint = f"`patchctl identify {tree.folder}` says which revision it is; --on-this-base takes it as it is if no patch changes what differs"
     links = tree.links(differing)
     if links:
         hint = f"{len(links)} of them are symbolic links, as uv makes them with --link-mode symlink: install copies"
