@@ -39,13 +39,18 @@ class StackMove:
 
 @dataclass(frozen=True)
 class BumpState:
-    """A bump under way. `stacks` are the new stacks by upstream, as soon as their rebase has begun."""
+    """A bump under way. `stacks` are the new stacks by upstream, as soon as their rebase has begun. Of those that arrived: `merges`,
+    how each patch did, by upstream and feature, and `open`, what a person has to look at. `told`: the run has stopped at
+    imports that nothing provides."""
 
     release: str
     new: str
     moves: list[StackMove]
     prove: bool
     stacks: dict[str, str] = field(default_factory=dict)
+    merges: dict[str, dict[str, str]] = field(default_factory=dict)
+    open: list[str] = field(default_factory=list)
+    told: bool = False
 
 
 def state_file(root: Path) -> Path:
@@ -192,14 +197,28 @@ class PatchClass:
         ),
     ]
     reason: Annotated[str | None, Doc("why the patch was dropped or postponed; null otherwise")] = None
+    merge: Annotated[
+        str | None,
+        Doc(
+            "`clean` (merged by git), `resolved` (by hand) or `replayed` (from a recorded resolution); null if not known"
+        ),
+    ] = None
     proof: Annotated[str | None, Doc("why no record proves the patch on the new stack; null if one does")] = None
 
 
-def compare_stacks(dist: Distribution, old: Stack, new: Stack) -> list[PatchClass]:
-    """Compare the patches of two stacks, in the new stack's order, dropped ones last."""
+def compare_stacks(dist: Distribution, old: Stack, new: Stack, merges: Mapping[str, str]) -> list[PatchClass]:
+    """Compare the patches of two stacks, in the new stack's order, dropped ones last. `merges` as in the state."""
     before = {p.feature: p for p in load_patches(dist, old)}
     evidence, patches = Evidence(dist), load_patches(dist, new)
-    found = [PatchClass(p.feature, _kind(before.get(p.feature), p), proof=evidence.unproven(new, p)) for p in patches]
+    found = [
+        PatchClass(
+            p.feature,
+            _kind(before.get(p.feature), p),
+            merge=merges.get(p.feature),
+            proof=evidence.unproven(new, p),
+        )
+        for p in patches
+    ]
     found += [PatchClass(feature, "dropped", why) for feature, why in new.dropped.items() if feature in before]
     return found + [
         PatchClass(feature, "postponed", why) for feature, why in new.postponed.items() if feature in before

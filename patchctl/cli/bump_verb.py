@@ -15,9 +15,12 @@ from patchctl.errors import DONE, SOMEBODY_HAS_TO_WORK, DoesNotApply, WrongUse
 if TYPE_CHECKING:
     from patchctl.bump.bump import BumpState, StackMove
     from patchctl.drift.drift import Drifting
+    from patchctl.manifest.distribution import Distribution
     from patchctl.manifest.types import Release, Stack
     from patchctl.prove.prove import Verdict
+    from patchctl.rebase.finish import RebaseResult
     from patchctl.rebase.rebase_state import RebaseRun, RebaseState
+    from patchctl.rebase.rebase_worktree import RebaseWorktree
     from patchctl.source.types import SourceOptions
     from patchctl.terminal.style import Style
 
@@ -139,10 +142,11 @@ def _efforts(drifting: Drifting, stacks: dict[str, Stack], moves: list[StackMove
 def _go_on(app: App, state: BumpState, options: SourceOptions, as_json: bool) -> int:
     """Every move that has not arrived yet, then the release, then the proofs."""
     from patchctl.atomic import replace_file
-    from patchctl.bump.bump import compare_stacks, state_file, write_release
-    from patchctl.report.bump import BumpOutput, BumpStop, bump_text, report_markdown
+    from patchctl.bump.bump import compare_stacks, state_file, write_release, write_state
+    from patchctl.report.bump import BumpOutput, BumpStop, bump_text, imports_text, report_markdown
 
     report = app.distribution.root / "edit" / f"bump-{state.new}.md"
+    places = {m.upstream: _place(app, state, m) for m in state.moves}
     for move in state.moves:
         state, stopped = _arrive(app, state, move, options, as_json)
         if stopped is not None:
@@ -151,25 +155,63 @@ def _go_on(app: App, state: BumpState, options: SourceOptions, as_json: bool) ->
             data = BumpOutput(
                 state.release, state.new, state.moves, "stopped", stop=at, stacks=state.stacks, report=report
             )
-            replace_file(report, report_markdown(data).encode())
+            replace_file(report, report_markdown(data, {}).encode())
             app.emit("bump", data, partial(_stopped, *stopped), as_json)
             return DoesNotApply.code
     dist = app.distribution
     old, new = dist.release(state.release), {u: dist.stack(u, name) for u, name in state.stacks.items()}
+    if not state.told and (missing := _unprovided(app, old, new, options, as_json)):
+        write_state(dist.root, replace(state, told=True))
+        data = BumpOutput(
+            state.release, state.new, state.moves, "stopped", stacks=state.stacks, imports=missing, report=report
+        )
+        replace_file(report, report_markdown(data, {}).encode())
+        app.emit("bump", data, lambda style: imports_text(data, style), as_json)
+        return SOMEBODY_HAS_TO_WORK
     if state.new not in dist.releases:
         write_release(dist, old, state.new, new)
         app.__dict__.pop("distribution", None)
     _written(app, state, old, new, options, as_json)
     red = _proven(app, new, options, as_json) if state.prove else []
     dist = app.distribution
-    classes = {u: compare_stacks(dist, dist.stack(u, old.stacks[u]), stack) for u, stack in new.items()}
+    classes = {
+        u: compare_stacks(dist, dist.stack(u, old.stacks[u]), stack, state.merges.get(u, {}))
+        for u, stack in new.items()
+    }
     data = BumpOutput(
-        state.release, state.new, state.moves, "done", stacks=state.stacks, patches=classes, red=red, report=report
+        state.release,
+        state.new,
+        state.moves,
+        "done",
+        stacks=state.stacks,
+        patches=classes,
+        red=red,
+        open=state.open,
+        report=report,
     )
-    replace_file(report, report_markdown(data).encode())
+    diffs = {
+        u: place.range_diff.read_text("utf-8", "replace") for u, place in places.items() if place.range_diff.is_file()
+    }
+    replace_file(report, report_markdown(data, diffs).encode())
     state_file(dist.root).unlink(missing_ok=True)
     app.emit("bump", data, lambda style: bump_text(data, style), as_json)
-    return SOMEBODY_HAS_TO_WORK if red or data.unproven else DONE
+    return SOMEBODY_HAS_TO_WORK if red or state.open or data.unproven else DONE
+
+
+def _place(app: App, state: BumpState, move: StackMove) -> RebaseWorktree:
+    from patchctl.rebase.rebase_worktree import RebaseWorktree
+
+    return RebaseWorktree((app.distribution.root / "edit" / f"{move.upstream}-bump-{state.new}").absolute())
+
+
+def _unprovided(app: App, old: Release, new: dict[str, Stack], options: SourceOptions, as_json: bool) -> list[str]:
+    from patchctl.pin.pin import unprovided_imports
+
+    dist, progress = app.distribution, app.progress(as_json)
+    found = [
+        unprovided_imports(dist, dist.stack(u, old.stacks[u]), stack, options, progress) for u, stack in new.items()
+    ]
+    return [line for lines in found for line in lines]
 
 
 def _written(
@@ -196,27 +238,34 @@ def _arrive(
     from patchctl.cli.rebase_verb import to_next_stop
     from patchctl.rebase.rebase import accept_resolution, clear_locks
     from patchctl.rebase.rebase_state import RebaseRun, read_state
-    from patchctl.rebase.rebase_worktree import RebaseWorktree, locked
+    from patchctl.rebase.rebase_worktree import locked
     from patchctl.rebase.start import RebaseRequest, start
 
     dist, progress = app.distribution, app.progress(as_json)
     old, known = dist.stack(move.upstream, move.stack), state.stacks.get(move.upstream)
-    folder = (dist.root / "edit" / f"{move.upstream}-bump-{state.new}").absolute()
-    place = RebaseWorktree(folder)
+    place = _place(app, state, move)
     if place.held is not None:
         run = RebaseRun(dist, place, options, progress)
         with locked(place.held):
             clear_locks(run, place.held, rebase := read_state(place.held))
             state = write_state(dist.root, replace(state, stacks=state.stacks | {move.upstream: rebase.new}))
             rebase, ended, _ = to_next_stop(app, run, accept_resolution(run, rebase), options)
-        return state, None if ended else (run, rebase)
+        return (_arrived(dist, state, rebase, ended), None) if ended else (state, (run, rebase))
     if known is not None and (move.upstream, known) in dist.stacks:
         return state, None
-    run, rebase = start(dist, RebaseRequest(old, move.to, None, folder, None, False, None), options, progress)
+    run, rebase = start(dist, RebaseRequest(old, move.to, None, place.folder, None, False, None), options, progress)
     with locked(run.place.hidden):
         state = write_state(dist.root, replace(state, stacks=state.stacks | {move.upstream: rebase.new}))
         rebase, ended, _ = to_next_stop(app, run, rebase, options)
-    return state, None if ended else (run, rebase)
+    return (_arrived(dist, state, rebase, ended), None) if ended else (state, (run, rebase))
+
+
+def _arrived(dist: Distribution, state: BumpState, rebase: RebaseState, ended: RebaseResult) -> BumpState:
+    from patchctl.bump.bump import write_state
+
+    merges: dict[str, str] = {step.feature: step.outcome for step in rebase.steps}
+    noted = replace(state, merges=state.merges | {rebase.upstream: merges}, open=[*state.open, *ended.open])
+    return write_state(dist.root, noted)
 
 
 def _stopped(run: RebaseRun, rebase: RebaseState, style: Style) -> list[str]:

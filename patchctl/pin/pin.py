@@ -241,6 +241,20 @@ def _same_commit(stack: Stack, source: BaseReader) -> list[str]:
     )
 
 
+def unprovided_imports(
+    dist: Distribution, old: Stack, new: Stack, options: SourceOptions, progress: Progress
+) -> list[str]:
+    """Return a line for each module that the package imports at the new pin, did not before, and that nothing provides.
+
+    Raises SourceUnavailable.
+    """
+    upstream = dist.upstream(new.upstream)
+    bases = [obtain(stack.upstream, upstream, stack, options, progress) for stack in (old, new)]
+    progress.finish()
+    with BaseReader(bases[:1]) as before, BaseReader(bases[1:]) as source:
+        return new_imports(dist, upstream, before, source)
+
+
 def _imports(dist: Distribution, like: Stack, new: BaseReader, options: SourceOptions, progress: Progress) -> list[str]:
     """What the new pin imports and nothing provides, where the pin before is on this machine: it is fetched for nothing else."""
     upstream = dist.upstream(like.upstream)

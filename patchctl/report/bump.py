@@ -17,6 +17,11 @@ if TYPE_CHECKING:
     from patchctl.terminal.style import Style
 
 
+# The body of a change request holds 65,536 characters.
+_DIFF_CHARS = 12_000
+_MERGED = {"resolved": ", resolved by hand", "replayed": ", from a recorded resolution"}
+
+
 @dataclass(frozen=True)
 class BumpStop:
     """The patch that a person has to merge."""
@@ -45,6 +50,12 @@ class BumpOutput:
         Mapping[str, Sequence[PatchClass]], Doc("done: comparison of each patch with the old stack, by upstream")
     ] = field(default_factory=dict)
     red: Annotated[Sequence[str], Doc("done: failed proofs, one per line")] = ()
+    open: Annotated[
+        Sequence[str], Doc("requirements that did not arrive, and upstream names that changed and patches use")
+    ] = ()
+    imports: Annotated[
+        Sequence[str], Doc("stopped: modules that a new pin imports, did not before, and that nothing provides")
+    ] = ()
     report: Annotated[Path | None, Doc("done, stopped: path of the Markdown report for a change request")] = None
 
     @property
@@ -67,6 +78,7 @@ def bump_text(found: BumpOutput, style: Style) -> Iterator[str]:
     for upstream, stack in found.stacks.items():
         numbers = Counter(p.kind for p in found.patches[upstream])
         yield f"  {upstream}/{stack}: " + ", ".join(f"{number} {kind}" for kind, number in numbers.items())
+    yield from (style.bad(f"  look at: {one_line(line)}") for line in found.open)
     yield from (style.bad(f"  red: {one_line(line)}") for line in found.red)
     if found.unproven:
         yield f"not proven: {', '.join(found.unproven)}"
@@ -74,8 +86,15 @@ def bump_text(found: BumpOutput, style: Style) -> Iterator[str]:
     yield f"report {found.report}"
 
 
-def report_markdown(found: BumpOutput) -> str:
-    """Return the body of a change request: what moved and how each patch fared."""
+def imports_text(found: BumpOutput, style: Style) -> Iterator[str]:
+    """Yield the modules that nothing provides, and the way on."""
+    yield style.bad("stopped: imports that nothing provides")
+    yield from (f"  {one_line(line)}" for line in found.imports)
+    yield "next: add a requirement or a patch that provides them, or nothing if they are not needed; `patchctl bump --continue`"
+
+
+def report_markdown(found: BumpOutput, range_diffs: Mapping[str, str]) -> str:
+    """Return the body of a change request: what moved, how each patch fared, and git's range-diff of each stack, folded."""
     lines = [f"# {found.release} to {found.new}", "", "| upstream | from | to | why |", "|---|---|---|---|"]
     lines += [
         f"| {m.upstream} | {m.stack} | {found.stacks.get(m.upstream, '-')} | {_cell(m.why)} |" for m in found.moves
@@ -84,7 +103,7 @@ def report_markdown(found: BumpOutput) -> str:
         lines += ["", f"## {upstream}", "", "| feature | patch | proof |", "|---|---|---|"]
         for row in rows:
             gone = row.kind in ("dropped", "postponed")
-            kind = f"{row.kind}: {_cell(row.reason or '')}" if gone else row.kind
+            kind = f"{row.kind}: {_cell(row.reason or '')}" if gone else row.kind + _MERGED.get(row.merge or "", "")
             proof = "-" if gone else "proven" if row.proof is None else f"not proven: {_cell(row.proof)}"
             lines.append(f"| {row.feature} | {kind} | {proof} |")
     if found.stop is not None:
@@ -94,8 +113,16 @@ def report_markdown(found: BumpOutput) -> str:
             "",
             "The work tree, with the other patches to come, is in `edit/`: resolve, `git add`, `patchctl bump --continue`.",
         ]
-    if found.red:
-        lines += ["", "## Red proofs", "", *(f"- {_cell(line)}" for line in found.red)]
+    for title, some in (
+        ("Imports that nothing provides", found.imports),
+        ("To look at", found.open),
+        ("Red proofs", found.red),
+    ):
+        lines += ["", f"## {title}", "", *(f"- {_cell(line)}" for line in some)] if some else []
+    for upstream, text in range_diffs.items():
+        cut = "\n(cut here; the whole is beside the work tree)" if len(text) > _DIFF_CHARS else ""
+        head = f"<details><summary>range-diff of {upstream}</summary>"
+        lines += ["", head, "", "````diff", text[:_DIFF_CHARS].rstrip() + cut, "````", "", "</details>"]
     return "\n".join(lines) + "\n"
 
 

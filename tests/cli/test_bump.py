@@ -148,8 +148,25 @@ def test_it_stops_at_a_conflict_and_goes_on(made: Made) -> None:
     assert bump(made, "--continue", code=4)["error"]["exit_code"] == 4  # nothing is resolved yet
     resolve(made)
     found = bump(made, "--continue", code=20)
-    assert found["status"] == "done" and found["patches"]["clock"][0]["kind"] == "content"
+    (step,) = found["patches"]["clock"]
+    assert (found["status"], step["kind"], step["merge"]) == ("done", "content", "resolved")
+    assert {p["merge"] for p in found["patches"]["greeter"]} == {"clean"}
+    report = Path(found["report"]).read_text()
+    assert "| step | content, resolved by hand | not proven: " in report
+    assert "<details><summary>range-diff of clock</summary>" in report and "+    return step + count" in report
     made.good("verify")
+
+
+def test_an_import_that_nothing_provides_stops_it_once(made: Made) -> None:
+    goes_on(made, "greeter", "v2", {"greeter/__init__.py": "import of_nobody\nimport os\n"})
+    found = begin(made, "--only", "greeter", code=20)
+    assert found["status"] == "stopped" and found["stacks"] == {"greeter": "v2"}
+    (line,) = found["imports"]
+    assert line.startswith("of_nobody is imported at greeter/__init__.py:1")
+    assert f"## Imports that nothing provides\n\n- {line}" in Path(found["report"]).read_text()
+    assert "2001.02" not in made.good("list", "releases")
+    found = bump(made, "--continue", code=20)
+    assert found["status"] == "done" and "2001.02" in made.good("list", "releases")
 
 
 def test_a_patch_can_be_left_out(made: Made) -> None:
@@ -160,7 +177,7 @@ def test_a_patch_can_be_left_out(made: Made) -> None:
     assert done.returncode == 10, done.stderr
     found = bump(made, "--continue", code=20)
     assert found["patches"]["clock"] == [
-        {"feature": "step", "kind": "dropped", "reason": "upstream counts itself", "proof": None}
+        {"feature": "step", "kind": "dropped", "reason": "upstream counts itself", "merge": None, "proof": None}
     ]
 
 
