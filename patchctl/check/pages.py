@@ -27,7 +27,7 @@ _SCOPES: Mapping[Scope, str] = {
 
 @dataclass(frozen=True)
 class Documents:
-    """What has to be written, as text by path below the root; and pages of patches that no longer exist."""
+    """What has to be written, as text by path below the root; and pages and schemas of what no longer exists."""
 
     changed: dict[str, str]
     obsolete: tuple[str, ...]
@@ -76,6 +76,8 @@ def plan_documents(dist: Distribution, series: Series, more: Mapping[str, str], 
         wanted = {path: text for path, text in wanted.items() if not path.startswith(f"{FOLDER}/")}
     found = (f for f in (dist.root / FOLDER).rglob("*.md") if f.is_file())
     names = (f.relative_to(dist.root).as_posix() for f in found if _is_generated(f))
+    schemas = {(dist.root / path).parent for path in more if path.endswith(".json")}
+    names = [*names, *(f.relative_to(dist.root).as_posix() for folder in schemas for f in folder.glob("*.json"))]
     obsolete = tuple(sorted(n for n in names if n not in wanted))
     if (dist.root / schema.FOLDER).is_dir():
         wanted |= {path.as_posix(): text for path, text in schema.texts().items()}
@@ -94,7 +96,7 @@ def check_pages(dist: Distribution, series: Series, more: Mapping[str, str], *, 
         yield Finding(rule, f"the {kind} {what}: {_WRITE}", path)
     for path in documents.obsolete:
         yield Finding(
-            "page-stale", "the page is of a patch that is not there: `patchctl lock --pages` removes it", path
+            "page-stale", "it is of a patch or verb that is not there: `patchctl lock --pages` removes it", path
         )
 
 

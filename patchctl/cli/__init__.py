@@ -275,8 +275,9 @@ def _reader_gone() -> bool:
 def _as_wrong_use(wrong: click.ClickException) -> WrongUse:
     context = getattr(wrong, "ctx", None)
     hint = f"`{context.command_path} --help` shows how it is used" if context else None
-    if isinstance(wrong, click.NoSuchOption) and wrong.option_name in _RENAMED:
-        hint = _RENAMED[wrong.option_name]
+    if isinstance(wrong, click.NoSuchOption) and (renamed := _RENAMED.get(wrong.option_name)):
+        has = {option for one in context.command.params for option in one.opts} if context else set()
+        hint = renamed if has & set(renamed.split()) else hint
     return WrongUse(wrong.format_message(), hint=hint)
 
 

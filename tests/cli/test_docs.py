@@ -142,6 +142,15 @@ def test_a_page_of_a_patch_that_is_gone_is_removed_and_a_page_of_a_person_stays(
     assert text(made, "docs/patches/greeter/v1/notes.md") == "mine\n"
 
 
+def test_the_schema_of_a_verb_that_is_gone_is_removed(made: Made) -> None:
+    (made.root / "docs/schema").mkdir(parents=True)
+    assert "docs/schema/apply.json" in made.good("lock", "--pages")
+    write_files(made.root, {"docs/schema/gone.json": "{}\n"})
+    assert "verb that is not there" in made.patchctl("lock", "--pages", "--check").stdout
+    assert "removed  docs/schema/gone.json" in made.good("lock", "--pages")
+    assert not (made.root / "docs/schema/gone.json").exists() and (made.root / "docs/schema/apply.json").exists()
+
+
 def test_nothing_is_written_while_a_patch_cannot_be_read(made: Made) -> None:
     made.edit(made.patch("typo"), "Date: ", "Dote: ")
     before = files(made.root)

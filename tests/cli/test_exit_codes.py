@@ -91,6 +91,11 @@ def test_an_old_name_is_refused_with_the_new_one(small: Made, old: str) -> None:
     assert done.returncode == 2 and f"called {RENAMED[old]} now" in done.stderr
 
 
+def test_the_new_name_is_not_told_where_the_verb_has_no_such_option(small: Made) -> None:
+    done = small.patchctl("revert", "--into", "greeter=.")
+    assert done.returncode == 2 and "--in-place" not in done.stderr and "`patchctl revert --help`" in done.stderr
+
+
 def test_no_distribution_is_2(tmp_path: Path) -> None:
     nowhere = Made(tmp_path / "none", tmp_path, tmp_path / "cache")
     done = nowhere.patchctl("apply", "--profile", "full")
