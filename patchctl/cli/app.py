@@ -48,7 +48,7 @@ class App:
 
         root = find_root(self.root, Path.cwd())
         if self.verb in WRITERS and is_read_only(root):
-            what = f"`patchctl {self.verb}` works on a clone of the distribution, and {root} is an installed copy"
+            what = f"{self.verb} works on a clone of the distribution, and {root} is an installed copy"
             raise WrongUse(what, hint=how_to_clone(root))
         return root
 

@@ -104,6 +104,7 @@ PARSED = {
     r"install |.* --site-packages": "builds packages into an interpreter: test_install.py, test_installed_upstreams.py",
     r".*--(?:sign|allowed-signers) ": "wants a key that signs: test_bundle.py",
     r"bisect ": "runs a command of the reader's: test_bisect.py",
+    r"use [A-Z]": "fetches from an address of the reader's: test_use.py",
     r"train |script ": "runs a script of the distribution: test_wheel.py",
     r"pin .*--source sdist|lock --requirements": "asks a package index",
     r"preflight (?!.*--machine)": "looks over this machine, 3 s each: test_preflight.py; below, that its recipe is there",

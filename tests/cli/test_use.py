@@ -9,7 +9,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from distribution import Made, git, make_distribution, run_patchctl
+from distribution import GIT_ENV, Made, git, make_distribution, run_patchctl
 
 from patchctl.distributions.use import split_revision
 
@@ -143,11 +143,34 @@ def test_a_broken_distribution_leaves_the_default(user: User, published: Made, t
     assert user.root() is None
 
 
-@pytest.mark.parametrize("line", [("edit", "greeter"), ("lock",), ("new", "x", "--stack", "greeter"), ("prove", "typo")])
+@pytest.mark.parametrize("name", ["..", ".git", "a\nb"])
+def test_a_file_that_leads_elsewhere_is_refused_and_nothing_stays(
+    user: User, published: Made, tmp_path: Path, name: str
+) -> None:
+    """A tree that git itself would not write."""
+    repo = tmp_path / "hostile"
+    shutil.copytree(published.root, repo, symlinks=True)
+    blob = git(repo, "rev-parse", "HEAD:run.sh").strip()
+    inner = hashed(repo, "tree", b"100644 planted\0" + bytes.fromhex(blob))
+    top = hashed(repo, "tree", b"40000 " + name.encode() + b"\0" + bytes.fromhex(inner))
+    commit = git(repo, "commit-tree", "-m", "hostile", top).strip()
+    git(repo, "update-ref", "refs/tags/hostile", commit)
+    assert "the repository has a file that is not written" in user.refused(3, "use", f"{repo}@hostile")
+    assert user.root() is None and not list(user.home.rglob("planted"))
+
+
+def hashed(repo: Path, kind: str, data: bytes) -> str:
+    line = ["git", "-C", str(repo), "hash-object", "-t", kind, "-w", "--literally", "--stdin"]
+    return subprocess.run(line, input=data, env=GIT_ENV, capture_output=True, check=True).stdout.decode().strip()
+
+
+@pytest.mark.parametrize(
+    "line", [("edit", "greeter"), ("lock",), ("new", "x", "--stack", "greeter"), ("prove", "typo")]
+)
 def test_a_verb_that_writes_says_how_to_clone(user: User, published: Made, line: tuple[str, ...]) -> None:
     user.good("use", f"{published.root}@v1")
     message = user.refused(2, *line)
-    assert f"`patchctl {line[0]}` works on a clone" in message
+    assert f"patchctl: {line[0]} works on a clone" in message
     assert f"run the same in {published.root}" in message or f"git clone --branch v1 {published.root} " in message
 
 

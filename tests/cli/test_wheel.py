@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from distribution import REPO
+from distribution import REPO, git
 from packages import Env
 
 from patchctl.manifest.distribution import Distribution
@@ -152,5 +152,18 @@ def test_a_profile_is_applied_verified_and_bundled(stranger: Stranger) -> None:
 
 def test_a_verb_that_writes_says_how_to_clone(stranger: Stranger) -> None:
     done = stranger.run("edit", "verl")
-    assert done.returncode == 2 and "works on a clone of the distribution" in done.stderr
+    assert done.returncode == 2 and "edit works on a clone of the distribution" in done.stderr
     assert "ask whoever gave you this patchctl for the address" in done.stderr
+
+
+def test_an_installation_from_git_knows_its_commit_and_its_address(tmp_path: Path) -> None:
+    """`pip install git+URL@REV`: what --version says, and where a clone comes from."""
+    if not (REPO / ".git").exists():
+        pytest.skip("not a checkout of git")
+    commit = git(REPO, "rev-parse", "HEAD").strip()
+    env = Env(tmp_path / "env", "pip")
+    line = [env.python, "-m", "pip", "install", "--quiet", f"git+{REPO.as_uri()}@{commit}"]
+    subprocess.run(line, check=True)
+    stranger = Stranger(tmp_path / "env/bin/patchctl", tmp_path)
+    assert f"installed with patchctl, commit {commit}\n" in stranger.good("--version")
+    assert f"git clone {REPO.as_uri()} patchctl, and run the same in patchctl/" in stranger.run("lock").stderr
