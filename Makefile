@@ -29,7 +29,7 @@ WITH_TORCH = $(TORCH_PYTHON) && export PATCHCTL_TORCH_PYTHON &&
 SHELL_SCRIPTS = $(shell git ls-files '*.sh') .ci/run
 EVIDENCE ?= docs/evidence
 
-.PHONY: help tiers apply check demo demo-share demo-gpu test test-all test-tool test-heavy test-on test-behaviour test-scripts test-demo-gpu test-share test-subsets test-subset-share test-recipes test-recipes-share test-slow test-suites test-git coverage test-pythons test-upstream test-mutants test-bombs test-processes fuzz torture torture-share image-test image-test-slow lint verify lint-upstream bench bench-patches config-keys published-scripts docs clean trees
+.PHONY: help tiers apply check demo demo-share demo-gpu test test-all test-tool test-heavy test-on test-behaviour test-scripts test-demo-gpu test-share test-subsets test-subset-share test-recipes test-recipes-share test-slow test-suites test-git coverage test-pythons test-upstream test-mutants test-bombs test-processes fuzz torture torture-share image-test image-test-slow lint verify lint-upstream bench bench-patches config-keys published-scripts docs release clean trees
 
 help:  ## say what the targets do
 	@grep -hE '^[a-z0-9.-]+:.*##' Makefile | sed -E 's/:.*## /	/' | expand -t 20
@@ -239,5 +239,9 @@ published-scripts: trees  ## [mirrors] verl's published Ascend scripts, by Hydra
 	$(WITH_TORCH) $(RUN) scripts/published_scripts.py --mirror $(firstword $(wildcard $(MIRRORS)/verl $(MIRRORS)/verl.git)) \
 		--tree $(TREES)/patched/verl --python "$$PATCHCTL_TORCH_PYTHON" --out docs/published-scripts.md
 
+HOMEPAGE ?=
+release: $(VENV)/.ready  ## wheel, sdist and SHA256SUMS in dist/, built twice with the same bytes, installed and run; HOMEPAGE=none
+	$(RUN) scripts/make_release.py $(if $(HOMEPAGE),--homepage $(HOMEPAGE))
+
 clean:  ## remove what the targets made
-	rm -rf $(VENV) .venv-torch-* build
+	rm -rf $(VENV) .venv-torch-* build dist

@@ -34,6 +34,7 @@ holds (`patchctl status --labels`) and labels it with that, and with where it ca
       --no-runtime     the base has torch_npu and what else the trees run on
       --compilers      with g++, make and cmake, for operators that MindSpeed compiles at their first use
       --native         vllm-ascend's operators are built too (docs/images.md), which brings compilers
+      --dry-run        print the build's command, and stop
       --tool NAME      docker, podman or buildah, or a path to one [default: the first that works]
   -h, --help
 
@@ -44,7 +45,7 @@ TEXT
 }
 
 main() {
-  local profile=qwen3-235b release=${PATCHCTL_RELEASE-} tag='' base='' file=Dockerfile bundle='' signers='' tool='' value
+  local profile=qwen3-235b release=${PATCHCTL_RELEASE-} tag='' base='' file=Dockerfile bundle='' signers='' tool='' dry='' value
   local -a arguments=() into=() left=()
   while [[ $# -gt 0 ]]; do
     case $1 in
@@ -55,6 +56,7 @@ main() {
         ;;
       --into) wrong_use "unknown option --into" "it is called --in-place now" ;;
       --no-runtime) arguments+=(--build-arg RUNTIME=no) ;;
+      --dry-run) dry=1 ;;
       --compilers) arguments+=(--build-arg COMPILERS=yes) ;;
       --native) arguments+=(--build-arg NATIVE=yes) ;;
       --) shift && break ;;
@@ -82,6 +84,8 @@ main() {
   # Without following a link: its signature lies beside the name that was given.
   [[ -z $bundle ]] || bundle=$(realpath --no-symlinks -- "$bundle")
   cd "$HERE/.."
+  trap leave EXIT
+  [[ -d patchctl || ! -d ../_distribution ]] || make_context
   [[ -f manifests/profiles/$profile.yaml ]] || wrong_use "there is no profile $profile" "patchctl list"
   release=${release:-$(release_of "$profile")}
   if [[ -n $release ]]; then
@@ -90,7 +94,7 @@ main() {
     base=${base:-$(image_of "$release" "$file")}
     [[ -n $base ]] || wrong_use "release $release names no base image for $file" "name one with --base IMAGE"
   fi
-  tool=$(building "$tool")
+  [[ -n $dry ]] && tool=${tool:-docker} || tool=$(building "$tool")
   tag=${tag:-patchctl:$profile}
   base=${base:-$(sed -n 's/^ARG BASE_IMAGE=//p' "$file")}
   arguments+=(--build-arg "PROFILE=$profile" --build-arg "BASE_IMAGE=$base")
@@ -102,11 +106,29 @@ main() {
   fi
   # A HEALTHCHECK is in docker's format alone.
   if [[ ${tool##*/} != docker ]]; then arguments+=(--format docker); fi
+  if [[ -n $dry ]]; then
+    printf '%q ' "$tool" build -f "$file" -t "$tag-unlabelled" "${arguments[@]}" "$@" . && echo
+    return
+  fi
   # docker 20.10's older builder knows no mounts.
   export DOCKER_BUILDKIT=1
   "$tool" build -f "$file" -t "$tag-unlabelled" "${arguments[@]}" "$@" .
   label "$tool" "$tag" "$base"
   say "$tag: built with $tool, labelled as \`patchctl status --labels\` says in it"
+}
+
+# A clone's layout, of the distribution that was installed with patchctl and of the tool around it.
+make_context() {
+  CONTEXT=$(mktemp -d)
+  mkdir -p "$CONTEXT/patchctl" "$CONTEXT/tests/behaviour"
+  tar -c --exclude __pycache__ . | tar -x -C "$CONTEXT"
+  tar -c --exclude __pycache__ --exclude ./_distribution -C .. . | tar -x -C "$CONTEXT/patchctl"
+  cd "$CONTEXT"
+}
+
+leave() {
+  if [[ -n ${HELD-} ]] && flock --nonblock --exclusive "$HELD"; then rm -f -- "$COPY"; fi
+  [[ -z ${CONTEXT-} ]] || rm -rf -- "$CONTEXT"
 }
 
 # release_of PROFILE: the newest release on which the profile stands. patchctl, which need not be here, takes it on the same one, as a
@@ -158,7 +180,6 @@ take_bundle() {
     flock --shared "$HELD"
     cmp --silent -- "$1" "$COPY" || { flock --exclusive "$HELD" && cat -- "$1" >"$COPY" && flock --shared "$HELD"; }
   done
-  trap 'flock --nonblock --exclusive "$HELD" && rm -f -- "$COPY"' EXIT
 }
 
 building() {

@@ -34,6 +34,9 @@ from pathlib import Path
 # Works from a checkout that nobody has installed: what is used of patchctl needs nothing but Python, and PyYAML is where
 # verl is.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+sys.path += map(
+    str, Path(__file__).resolve().parents[3:4]
+)  # of a wheel: where patchctl/_distribution/scripts is installed
 
 if importlib.util.find_spec("yaml") is None:
     print("plot_log.py: PyYAML is not installed, which the table of metrics is read with", file=sys.stderr)

@@ -57,7 +57,10 @@ def _found(dist: Distribution, stack: Stack, pattern: str) -> tuple[str, ...]:
 
 def keeps_tests(root: Path) -> bool:
     """Whether the distribution includes tests. If not, none can be missing."""
-    return (root / BEHAVIOUR).is_dir() or next(root.glob(f"patches/*/*/*/{TESTS}"), None) is not None
+    return (
+        next((root / BEHAVIOUR).glob("*.py"), None) is not None
+        or next(root.glob(f"patches/*/*/*/{TESTS}"), None) is not None
+    )
 
 
 def digests(root: Path, files: Iterable[str]) -> dict[str, str]:

@@ -60,6 +60,8 @@ _GROUPS = {
     },
     "Tool": {
         "doctor": "Check what this machine lacks.",
+        "script": "Run a script of the distribution, or list them.",
+        "use": "Fetch a distribution and make it the default.",
     },
 }
 VERBS = {name: text for below in _GROUPS.values() for name, text in below.items()}
@@ -152,13 +154,19 @@ class VerbGroup(click.Group):
                 formatter.write_dl([(f"{name:<{width}}", text) for name, text in below.items()])
 
 
-@click.group(cls=VerbGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
-@click.version_option(__version__, prog_name="patchctl")
+@click.group(
+    cls=VerbGroup,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+    invoke_without_command=True,
+    no_args_is_help=True,
+)
+@click.option("--version", is_flag=True, help="Show the versions of patchctl and of the distribution, and exit.")
 @click.option(
     "--root",
     type=click.Path(path_type=Path, file_okay=False),
     metavar="DIR",
-    help="The distribution to use [default: PATCHCTL_ROOT, else the nearest folder upward with manifests/].",
+    help="The distribution to use [default: PATCHCTL_ROOT, else the nearest folder upward with manifests/, else what "
+    "`use` chose, else the one that was installed with patchctl].",
 )
 @click.option(
     "--cache",
@@ -174,7 +182,7 @@ class VerbGroup(click.Group):
     help="Colours; NO_COLOR is obeyed.",
 )
 @click.pass_context
-def cli(ctx: click.Context, root: Path | None, cache: Path | None, color: str) -> None:
+def cli(ctx: click.Context, version: bool, root: Path | None, cache: Path | None, color: str) -> None:
     """Versioned patch stacks for verl, vLLM, vllm-ascend, Megatron-LM and MindSpeed.
 
     Fetches the pinned upstream sources, applies a profile's patches exactly, proves the result byte for byte, and takes
@@ -191,7 +199,14 @@ def cli(ctx: click.Context, root: Path | None, cache: Path | None, color: str) -
         raise WrongUse(
             "PATCHCTL_SET is called PATCHCTL_RELEASE now", hint="unset PATCHCTL_SET, and export PATCHCTL_RELEASE"
         )
-    ctx.obj = App(root, cache, color, os.environ.get("PATCHCTL_RELEASE") or None, shown)
+    ctx.obj = App(root, cache, color, os.environ.get("PATCHCTL_RELEASE") or None, shown, ctx.invoked_subcommand)
+    if version:
+        from patchctl.cli.version_lines import version_lines
+
+        print("\n".join(version_lines(ctx.obj)))
+        ctx.exit()
+    if ctx.invoked_subcommand is None:
+        ctx.fail("Missing command.")
 
 
 def main() -> NoReturn:

@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     from patchctl.source.config import UserConfig
     from patchctl.terminal.progress import Progress
 
+# Verbs that write into a distribution, or run its tests: an installed copy is read-only and has none.
+WRITERS = {"new", "edit", "export", "import", "lock", "prove", "bump", "pin", "rebase"}
+
 
 @dataclass
 class App:
@@ -35,23 +38,35 @@ class App:
     color: str = "auto"
     release: str | None = None
     shown: Progress | None = None
+    verb: str | None = None
+
+    @cached_property
+    def found_root(self) -> Path:
+        """The distribution's folder. Raises WrongUse where the verb writes into a distribution, and this one is read-only."""
+        from patchctl.manifest.default_roots import how_to_clone, is_read_only
+        from patchctl.manifest.distribution import find_root
+
+        root = find_root(self.root, Path.cwd())
+        if self.verb in WRITERS and is_read_only(root):
+            what = f"{self.verb} works on a clone of the distribution, and {root} is an installed copy"
+            raise WrongUse(what, hint=how_to_clone(root))
+        return root
 
     @cached_property
     def distribution(self) -> Distribution:
         """The run's, with every profile on the release that this run takes it on: `--release`, else the newest that is proven."""
         from patchctl.catalog.chosen_release import on_release
-        from patchctl.manifest.distribution import Distribution, find_root
+        from patchctl.manifest.distribution import Distribution
 
-        dist = Distribution.load(find_root(self.root, Path.cwd()), self.cache_folder)
+        dist = Distribution.load(self.found_root, self.cache_folder)
         return on_release(dist, self.release, note)
 
     @contextmanager
     def writing(self) -> Iterator[Distribution]:
         """The distribution, for one who writes patches and their lists: read when nobody else does. Raises WorkspaceBusy."""
-        from patchctl.manifest.distribution import find_root
         from patchctl.manifest.writer_lock import exclusive_writer
 
-        with exclusive_writer(find_root(self.root, Path.cwd())):
+        with exclusive_writer(self.found_root):
             yield self.distribution
 
     def root_of(self, workspace: Path) -> Path | None:
@@ -59,7 +74,8 @@ class App:
 
         Raises WrongUse when what is named with --root or PATCHCTL_ROOT is none.
         """
-        from patchctl.manifest.distribution import MARKER, VARIABLE, find_root
+        from patchctl.manifest.default_roots import MARKER
+        from patchctl.manifest.distribution import VARIABLE, find_root
         from patchctl.workspace.state import load_state
 
         try:

@@ -34,7 +34,8 @@ from patchctl.cluster.payload import CACHE, DISTRIBUTION, distribution_digest
 from patchctl.errors import PatchctlError
 from patchctl.findings.report import Finding, Report
 from patchctl.git.objects import TreeBuilder
-from patchctl.manifest.distribution import MARKER, Distribution
+from patchctl.manifest.default_roots import MARKER
+from patchctl.manifest.distribution import Distribution
 from patchctl.manifest.lock import lock_digest
 from patchctl.os_errors import user_error_or_none
 from patchctl.terminal.progress import SilentProgress

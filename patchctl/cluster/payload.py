@@ -62,7 +62,11 @@ def distribution_digest(root: Path) -> str:
 
 
 def _sources() -> list[Path]:
-    return sorted(p for p in PACKAGE.rglob("*.py") if "__pycache__" not in p.parts)
+    """Return the tool's modules, without the distribution that an installed one has beside them."""
+    found = (
+        p for p in PACKAGE.rglob("*.py") if not {"__pycache__", "_distribution"} & set(p.relative_to(PACKAGE).parts)
+    )
+    return sorted(found)
 
 
 def _archive(members: dict[str, Path]) -> bytes:

@@ -123,15 +123,19 @@ def _meant(address: str, shown: str) -> Settings:
     return () if address == shown else ((f"url.{address}.insteadOf", shown),)
 
 
-def list_refs(address: str, shown: str, local: Path | None) -> dict[str, str]:
-    """Return the branches and tags of a remote with their commit ids; tags are peeled. Raises GitFailed."""
+def list_refs(address: str, shown: str, local: Path | None, *, head: bool = False) -> dict[str, str]:
+    """Return the branches and tags of a remote with their commit ids, or with `head` its HEAD; tags are peeled.
+
+    Raises GitFailed.
+    """
     safe: Settings = ()
     if local is not None:
         safe = (("safe.directory", str(local)), ("safe.directory", str(local / ".git")))
     with git_environment(
         (*_FETCH_CONFIG, *user_settings(), *safe, *_meant(address, shown))
     ) as env:  # runs at /, so that the current directory's repository is not read
-        asked = ["ls-remote", "--heads", "--tags", "--", shown if local is None else address]
+        where = shown if local is None else address
+        asked = ["ls-remote", "--", where, "HEAD"] if head else ["ls-remote", "--heads", "--tags", "--", where]
         out = run_git(asked, env=_reachable(env), cwd=Path(os.path.abspath(os.sep)))
     found: dict[str, str] = {}
     for line in out.decode("utf-8", "replace").splitlines():

@@ -7,6 +7,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
+from patchctl.errors import PatchctlError
 from patchctl.git.run import GitFailed, run_git
 
 _ID = re.compile(r"[0-9a-f]{40}")
@@ -39,6 +40,17 @@ def has_commit(repo: Path, commit: str) -> bool:
         return run_git(["cat-file", "-t", commit], repo=repo, config=_safe(repo)).strip() == b"commit"
     except GitFailed:
         return False
+
+
+def head_commit(folder: Path) -> str | None:
+    """Return the commit that a work tree has checked out; None outside one, or if git is missing or refuses."""
+    if not (folder / ".git").exists():
+        return None
+    try:
+        out = run_git(["rev-parse", "--verify", "--quiet", "HEAD^{commit}"], cwd=folder, config=_safe(folder / ".git"))
+    except PatchctlError:
+        return None
+    return out.decode("ascii", "replace").strip()
 
 
 def commits_touching(repo: Path, old: str, new: str, paths: Sequence[bytes]) -> dict[bytes, list[str]]:

@@ -17,17 +17,17 @@ from pathlib import Path
 
 from patchctl.errors import Where, WrongUse
 from patchctl.manifest import manifest_cache
+from patchctl.manifest.default_roots import MARKER, chosen_root, own_root
 from patchctl.manifest.diagnostics import cleaned, did_you_mean, quoted, shown
 from patchctl.manifest.files import ManifestFiles
 from patchctl.manifest.series import SeriesPatch, missing_files, resolve, unlisted
 from patchctl.manifest.types import Practice, Profile, Release, Requirement, Stack, Upstream, release_order
 
-MARKER = Path("manifests") / "upstreams.yaml"
 VARIABLE = "PATCHCTL_ROOT"
 
 
 def find_root(explicit: Path | None, start: Path) -> Path:
-    """Return the distribution's folder: --root, else PATCHCTL_ROOT, else the nearest folder from `start` upward.
+    """Return the distribution's folder: --root, PATCHCTL_ROOT, the nearest folder from `start` upward, `use`'s, the wheel's own.
 
     Raises WrongUse with the places searched.
     """
@@ -40,11 +40,15 @@ def find_root(explicit: Path | None, start: Path) -> Path:
     for folder in (here, *here.parents):
         if (folder / MARKER).is_file():
             return folder
+    default = chosen_root() or own_root()
+    if default is not None:
+        return default
     bare = next((f for f in (here, *here.parents) if (f / "manifests").is_dir()), None)
     note = f"; {shown(bare / 'manifests')} exists but has no upstreams.yaml" if bare else ""
     raise WrongUse(
         f"no distribution: found no {MARKER} in {shown(here)} or any folder above it{note}",
-        hint=f"run patchctl inside a distribution, or name one with --root DIR or {VARIABLE}=DIR",
+        hint=f"run patchctl inside a distribution, or name one with --root DIR or {VARIABLE}=DIR; "
+        "`patchctl use URL` fetches one",
     )
 
 

@@ -63,7 +63,7 @@ def fetch(
             try:
                 return _fetch_from(place, name, pin, options, progress, folder)
             except GitFailed as failure:
-                reason = one_line(_said(failure))
+                reason = one_line(said_by_git(failure))
         if any(sign in reason.lower() for sign in _NOBODY):
             remember_unreachable(place.host, reason)
         tried.append(Tried(place.shown, reason))
@@ -88,7 +88,7 @@ def _from_bundle(
             take_pack(repo, data, pin.commit)
             return _proven(repo, name, pin, options, shown, len(data))
         except GitFailed as failure:
-            what = f"{source.member} does not contain commit {pin.commit}: {one_line(_said(failure))}"
+            what = f"{source.member} does not contain commit {pin.commit}: {one_line(said_by_git(failure))}"
             raise SourceMismatch(what, where=str(bundle.path)) from failure
 
 
@@ -150,7 +150,7 @@ def _proven(repo: Path, name: str, pin: Pin, options: SourceOptions, origin: str
     return Base(name, "git", final, pin.commit, tree, origin, size)
 
 
-def _said(failure: GitFailed) -> str:
+def said_by_git(failure: GitFailed) -> str:
     """Return the telling lines of git's stderr: `fatal:`, `error:`, and what the server said."""
     lines = [line for line in failure.stderr.splitlines() if line.strip()]
     telling = [line for line in lines if line.startswith(("fatal:", "error:", "remote:", "ssh:", "ERROR:"))]

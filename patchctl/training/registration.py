@@ -9,6 +9,7 @@ _TRAINING = "patchctl.training"
 EXTENSION = Extension(
     verbs={
         "recipe": ("List, show, compare and print training recipes.", f"{_TRAINING}.verbs.recipe:command"),
+        "train": ("Check the machine, load the environment, and train a recipe.", f"{_TRAINING}.verbs.train:command"),
         "preflight": ("Check whether a machine can run a recipe.", f"{_TRAINING}.verbs.preflight:command"),
     },
     heading="Train",

@@ -9,6 +9,9 @@ from pathlib import Path
 
 # The scripts run in the training environment, where patchctl need not be installed.
 sys.path.insert(1, str(Path(__file__).resolve().parents[2]))
+sys.path += map(
+    str, Path(__file__).resolve().parents[4:5]
+)  # of a wheel: where patchctl/_distribution/scripts is installed
 
 from patchctl.errors import CLOSED_PIPE, INTERRUPTED, PatchctlError, WrongUse
 from patchctl.terminal.text import visible

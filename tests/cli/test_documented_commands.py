@@ -104,6 +104,8 @@ PARSED = {
     r"install |.* --site-packages": "builds packages into an interpreter: test_install.py, test_installed_upstreams.py",
     r".*--(?:sign|allowed-signers) ": "wants a key that signs: test_bundle.py",
     r"bisect ": "runs a command of the reader's: test_bisect.py",
+    r"use [A-Z]": "fetches from an address of the reader's: test_use.py",
+    r"train |script ": "runs a script of the distribution: test_wheel.py",
     r"pin .*--source sdist|lock --requirements": "asks a package index",
     r"preflight (?!.*--machine)": "looks over this machine, 3 s each: test_preflight.py; below, that its recipe is there",
     r".*\b(?:garden|harbour|weather)\b": "is of the example: test_example.py",
@@ -140,6 +142,8 @@ def fits(shown: Shown, args: list[str]) -> bool:
     lacking: it may name a verb alone."""
     command: click.Command | None = cli
     context = click.Context(cli)
+    if args[0] == "--version":
+        return False
     if args[0] == "--root":
         args = args[2:]
     while isinstance(command, click.Group) and args and args[0] != "--help":

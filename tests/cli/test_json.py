@@ -49,7 +49,8 @@ def test_every_verb_with_json_has_a_schema() -> None:
 
     printed = dict(outputs(cli))
     assert SCHEMAS.keys() == {f"patchctl.{verb}/1" for verb in ("error", *printed)}
-    assert {*cli.list_commands(click.Context(cli))} == {verb.partition(".")[0] for verb in printed}
+    hands_on = {"script", "train"}  # every word after them is the script's
+    assert {*cli.list_commands(click.Context(cli))} - hands_on == {verb.partition(".")[0] for verb in printed}
 
 
 def test_pages_of_json_where_they_are_kept(made: Made, tmp_path: Path) -> None:

@@ -31,6 +31,7 @@ FOUNDATION = {
 SOURCES = FOUNDATION | {"patch", "git", "manifest", "source"}
 TREES = SOURCES | {"stack", "identify", "workspace"}
 PATCHING = TREES | {
+    "distributions",
     "findings",
     "requirements",
     "install",
@@ -66,6 +67,7 @@ LAYERS: dict[str, set[str]] = {
     "manifest": FOUNDATION,
     "output": FOUNDATION | {"manifest"},
     "source": FOUNDATION | {"patch", "git", "manifest"},
+    "distributions": SOURCES,
     "stack": SOURCES,
     "identify": SOURCES | {"stack"},
     "workspace": SOURCES | {"stack"},

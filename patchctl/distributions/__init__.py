@@ -1,0 +1,1 @@
+"""Fetches distributions from their repositories, for runs outside a clone."""
