@@ -29,7 +29,7 @@ WITH_TORCH = $(TORCH_PYTHON) && export PATCHCTL_TORCH_PYTHON &&
 SHELL_SCRIPTS = $(shell git ls-files '*.sh') .ci/run
 EVIDENCE ?= docs/evidence
 
-.PHONY: help tiers apply check demo demo-share demo-gpu test test-all test-tool test-heavy test-on test-behaviour test-scripts test-demo-gpu test-share test-subsets test-subset-share test-recipes test-recipes-share test-slow test-suites test-git coverage test-pythons test-upstream test-mutants test-bombs test-processes fuzz torture torture-share image-test image-test-slow lint verify lint-upstream bench bench-patches config-keys published-scripts docs release clean trees
+.PHONY: shares-of-the-newest shares-of-the-oldest help tiers apply check demo demo-share demo-gpu test test-all test-tool test-heavy test-on test-behaviour test-scripts test-demo-gpu test-share test-subsets test-subset-share test-recipes test-recipes-share test-slow test-suites test-git coverage test-pythons test-upstream test-mutants test-bombs test-processes fuzz torture torture-share image-test image-test-slow lint verify lint-upstream bench bench-patches config-keys published-scripts docs release clean trees
 
 help:  ## say what the targets do
 	@grep -hE '^[a-z0-9.-]+:.*##' Makefile | sed -E 's/:.*## /	/' | expand -t 20
@@ -57,8 +57,8 @@ demo-share: $(VENV)/.ready  ## [all] the same in two steps; RELEASE=NAME on anot
 demo-gpu: $(VENV)/.ready  ## [by hand] the trainer's half on a GPU, where one is at hand (docs/demo.md); DEMO="--device cpu" without
 	$(RUN) scripts/demo/gpu.py $(MIRROR_FLAGS) $(DEMO)
 
-# WHOLE=1 has the behaviour tests whole and every sixteenth of the heavy ones, as .ci/run does.
-test: HEAVY = $(if $(WHOLE),1/16,none)
+# WHOLE=1 has the behaviour tests whole and every 32nd of the heavy ones, as .ci/run does.
+test: HEAVY = $(if $(WHOLE),1/32,none)
 test: test-tool $(if $(WHOLE),test-behaviour,test-on)  ## the tool but for what is marked heavy, and that every feature does what it says
 	$(PATCHCTL) verify --static --quiet
 	@echo; echo "make test leaves to others:"; $(MAKE) -s tiers
@@ -66,9 +66,13 @@ test: test-tool $(if $(WHOLE),test-behaviour,test-on)  ## the tool but for what 
 test-all:  ## all that .ci/run runs
 	$(MAKE) lint
 	$(MAKE) test WHOLE=1
-	$(MAKE) -j2 -O verify torture-share demo-share image-test test-demo-gpu TORTURE=2
-	$(MAKE) test-share RELEASE=$(OLDER)
-	$(MAKE) -j2 -O test-subset-share test-scripts test-suites test-recipes-share lint-upstream RELEASE=$(OLDER) COMPARE=
+	$(MAKE) -j2 -O shares-of-the-newest shares-of-the-oldest
+
+# Two makes have two jobs between them, so that neither waits for the other's longest. Each makes its release's trees once.
+shares-of-the-newest:
+	+$(MAKE) torture-share demo-share verify $(IMAGES_OF_THE_NEWEST) test-demo-gpu TORTURE=1
+shares-of-the-oldest:
+	+$(MAKE) test-scripts test-suites $(if $(IMAGES_OF_THE_NEWEST),,image-test) test-recipes-share test-share test-subset-share lint-upstream RELEASE=$(OLDER) COMPARE=
 
 tiers:  ## say what make test does not run, in which tier it is, and why
 	@grep -hE '^[a-z0-9.-]+:.*## \[' Makefile | grep -v '\[test' | sed -E 's/:.*## /	/' | expand -t 20
@@ -81,7 +85,7 @@ HEAVY ?= 1/1
 test-tool: $(VENV)/.ready  ## [test] the tool alone, no torch; in make test without what is marked heavy
 	$(PYTEST) -n 2 $(if $(filter none,$(HEAVY)),-m "not heavy",--heavy $(HEAVY)) $(TOOL)
 
-test-heavy: $(VENV)/.ready  ## [weekly] what is marked heavy: thousands of inputs and kills, pip, pytest in pytest; every eighth of it is in make test-all
+test-heavy: $(VENV)/.ready  ## [weekly] what is marked heavy: thousands of inputs and kills, pip, pytest in pytest; every 32nd of it is in make test-all
 	$(PYTEST) -n 2 -m heavy $(TOOL)
 
 # Counting takes two to three times the time. There is no floor yet: the figure was not taken.
@@ -105,7 +109,7 @@ test-pythons: $(VENV)/.ready  ## [weekly] the unit tests on each Python from 3.1
 test-bombs: $(VENV)/.ready  ## [weekly] archives of gigabytes, with their peak memory: 3 minutes
 	$(RUN) -m pytest -q tests/hostile/test_bombs.py --slow
 
-# TORTURE points of each scenario and way to stop it; .ci/run takes two.
+# TORTURE points of each scenario and way to stop it; .ci/run takes one.
 TORTURE ?= 8
 torture-share: $(VENV)/.ready  ## [all] the tool killed and refused by the disk at a fixed share of its system calls
 	PATCHCTL_TORTURE=$(TORTURE) $(PYTEST) -n 2 tests/torture
@@ -188,11 +192,12 @@ fuzz: $(VENV)/.ready  ## [by hand] the readers and the parser against changed by
 # The bare stand-in bases are kept in build/. A tree that cannot be had is skipped by what needs it. Of a release whose base has a Python
 # that Debian has not, Ubuntu's is taken, where its keys are there; else the images are the older release's.
 IMAGE_RELEASE := $(if $(filter file,$(origin RELEASE)),$(if $(wildcard /usr/share/keyrings/ubuntu-archive-keyring.gpg),$(RELEASE),$(OLDER)),$(RELEASE))
-IMAGES = $(MAKE) trees RELEASE=$(IMAGE_RELEASE) && PATCHCTL_RELEASE=$(IMAGE_RELEASE) $(PYTEST) tests/image --base-trees=build/trees/$(IMAGE_RELEASE)/base --bases build/image
-image-test:  ## [all] both images on stand-in bases of three layouts, built with buildah and run; root, about 5 minutes
+IMAGES_OF_THE_NEWEST := $(if $(filter $(lastword $(RELEASES)),$(IMAGE_RELEASE)),image-test)
+IMAGES = $(if $(filter $(RELEASE),$(IMAGE_RELEASE)),,$(MAKE) trees RELEASE=$(IMAGE_RELEASE) &&) PATCHCTL_RELEASE=$(IMAGE_RELEASE) $(PYTEST) tests/image --base-trees=build/trees/$(IMAGE_RELEASE)/base --bases build/image
+image-test: $(if $(filter $(RELEASE),$(IMAGE_RELEASE)),trees)  ## [all] both images on stand-in bases of three layouts, built with buildah and run; root, about 5 minutes
 	$(IMAGES)
 
-image-test-slow:  ## [by hand] the image with the wheels of the requirements' lock, 1 GB to fetch; root
+image-test-slow: $(if $(filter $(RELEASE),$(IMAGE_RELEASE)),trees)  ## [by hand] the image with the wheels of the requirements' lock, 1 GB to fetch; root
 	$(IMAGES) -m slow --slow
 
 lint: $(VENV)/.ready  ## ruff, mypy, shellcheck, shfmt, hadolint, and the patch lint

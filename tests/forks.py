@@ -3,13 +3,18 @@
 A start of patchctl is 0.15 seconds of imports, one of torch one to four, and the tests start thousands. `Forks` keeps one
 such process an interpreter and forks it for each run: environment, folder, arguments and standard streams are the run's own. What
 fork cannot give a program is a reason for a process of its own (`fits`): settings that the interpreter or a library reads as
-it starts. PATCHCTL_TEST_FORKS=0 starts every program anew; `make test-processes` does, so that a fork can hide no fault.
+it starts. Programs that begin alike, with the imports of an engine, are forked from one that has run its own first statements
+(`ahead`). PATCHCTL_TEST_FORKS=0 starts every program anew; `make test-processes` does, so that a fork can hide no fault.
 """
 
 from __future__ import annotations
 
 import array
+import ast
 import atexit
+import contextlib
+import copy
+import importlib
 import json
 import os
 import signal
@@ -18,14 +23,19 @@ import struct
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+import types
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 FORKS = os.environ.get("PATCHCTL_TEST_FORKS") != "0"
 # Read once, when an interpreter or a library of it starts.
 AT_START = ("PYTHON", "LD_", "LANG", "LC_", "OMP_", "MKL_", "NUMBA_", "RAY_", "TORCH", "MALLOC_")
 PER_RUN = {"PYTHONPATH", "PYTHONPYCACHEPREFIX", "PYTHONDONTWRITEBYTECODE"}
+# Within this time a program has begun, or something is wrong.
+BEGINS_S = 600
+# What the ranks of one run have each of its own.
+OF_A_RANK = {"RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"}
 
 
 class Forked:
@@ -70,7 +80,7 @@ class Forks:
         self._environment = dict(environment)
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         command = [str(python), __file__, str(theirs.fileno()), *preload]
-        self._server = subprocess.Popen(
+        self._server: subprocess.Popen[bytes] | None = subprocess.Popen(
             command, env=self._environment, stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()], start_new_session=True
         )
         theirs.close()
@@ -80,7 +90,24 @@ class Forks:
     def close(self) -> None:
         """End the server; what it forked goes on."""
         self._requests.close()
-        self._server.wait()
+        if self._server:
+            self._server.wait()
+
+    def ahead(self, arguments: Sequence[str], environment: Mapping[str, str], cwd: Path) -> Forks | None:
+        """The same for runs of the program ARGUMENTS[0] alone, in this environment but for OF_A_RANK: from a process that has run what
+        `beginning` finds. None where that fails, leaves a thread, or reads what is a rank's: all of it is the run's own then."""
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        common = {name: value for name, value in environment.items() if name not in OF_A_RANK}
+        with theirs:
+            self._send(b"ahead", {"argv": list(arguments), "env": common, "cwd": str(cwd)}, theirs.fileno())
+        ours.settimeout(BEGINS_S)
+        if not ours.recv(8):
+            ours.close()
+            return None
+        ours.settimeout(None)
+        forks = copy.copy(self)
+        forks._requests, forks._server = ours, None
+        return forks
 
     def fits(self, environment: Mapping[str, str]) -> bool:
         """Whether a run with this environment is the same when it is forked."""
@@ -93,12 +120,44 @@ class Forks:
         ours, theirs = socket.socketpair()
         request = {"argv": list(arguments), "env": dict(environment), "cwd": str(cwd)}
         with open(os.devnull, "rb") as nothing, theirs:
-            fds = array.array("i", [nothing.fileno(), out.fileno(), err.fileno(), theirs.fileno()])
-            # Requests may be longer than a packet: the socket carries descriptors, a file the words.
-            with _written(json.dumps(request)) as words:
-                fds.append(words.fileno())
-                self._requests.sendmsg([b"run"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, fds)])
+            self._send(b"run", request, theirs.fileno(), nothing.fileno(), out.fileno(), err.fileno())
         return Forked(ours)
+
+    def _send(self, kind: bytes, request: Mapping[str, Any], *descriptors: int) -> None:
+        """Requests may be longer than a packet: the socket carries descriptors, a file the words."""
+        with _written(json.dumps(request)) as words:
+            fds = array.array("i", [words.fileno(), *descriptors])
+            self._requests.sendmsg([kind], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, fds)])
+
+
+def beginning(source: str) -> tuple[list[ast.stmt], list[ast.stmt], list[int]]:
+    """The statements that a program begins with and that are the same in each of its runs, those behind, and which of its arguments
+    the first read: imports, settings of the environment, and `MODULE.prepare(...)`, which stand-ins want before what they stand in for."""
+    body = ast.parse(source).body
+    length = next((at for at, one in enumerate(body) if not _is_the_same(one)), len(body))
+    numbers = [int(found) for one in body[:length] for found in _arguments_of(one) if found is not None]
+    return body[:length], body[length:], sorted({*numbers})
+
+
+def _is_the_same(one: ast.stmt) -> bool:
+    if isinstance(one, ast.Import | ast.ImportFrom):
+        return True
+    if None in _arguments_of(one):
+        return False
+    if isinstance(one, ast.Assign):
+        settings = [f"{ast.unparse(target.value)}" for target in one.targets if isinstance(target, ast.Subscript)]
+        return settings == ["os.environ"] and isinstance(one.value, ast.Constant)
+    if isinstance(one, ast.Expr) and isinstance(one.value, ast.Call):
+        return isinstance(one.value.func, ast.Attribute) and one.value.func.attr == "prepare"
+    return isinstance(one, ast.Expr) and isinstance(one.value, ast.Constant)
+
+
+def _arguments_of(one: ast.stmt) -> list[int | None]:
+    """The numbers of the `sys.argv[N]` that a statement reads, None for another use of sys.argv."""
+    uses = [use for use in ast.walk(one) if isinstance(use, ast.Attribute) and ast.unparse(use) == "sys.argv"]
+    picked = {id(use.value): use.slice for use in ast.walk(one) if isinstance(use, ast.Subscript)}
+    slices = [picked.get(id(use)) for use in uses]
+    return [one.value if isinstance(one, ast.Constant) and type(one.value) is int else None for one in slices]
 
 
 def _written(text: str) -> IO[bytes]:
@@ -116,8 +175,8 @@ def _at_start(environment: Mapping[str, str]) -> dict[str, str]:
 # ---- the server: the standard library alone, under any interpreter
 
 
-def _serve(requests: socket.socket) -> None:
-    """Fork a run for each request until the other side is gone."""
+def _serve(requests: socket.socket, rest: Callable[[], None] | None = None) -> None:
+    """Fork a run for each request until the other side is gone; of what is left of a program that has begun, where there is one."""
     base = [path for path in sys.path if path not in os.environ.get("PYTHONPATH", "").split(os.pathsep)]
     while True:
         message, ancillary, *_ = requests.recvmsg(16, socket.CMSG_SPACE(5 * 4))
@@ -127,23 +186,25 @@ def _serve(requests: socket.socket) -> None:
         fds.frombytes(ancillary[0][2])
         if os.fork() == 0:
             requests.close()
-            _watch(list(fds), base)
+            if message == b"ahead":
+                words, serving = fds
+                _begin(words, serving, base)
+            _watch(list(fds), base, rest)
         for fd in fds:
             os.close(fd)
         _reap()
 
 
-def _watch(fds: list[int], base: list[str]) -> None:
+def _watch(fds: list[int], base: list[str], rest: Callable[[], None] | None) -> None:
     """Fork the run and tell how it ended: the server stays free for the next."""
-    answers = socket.socket(fileno=fds[3])
+    words, answering, *streams = fds
+    answers = socket.socket(fileno=answering)
     pid = os.fork()
     if pid == 0:
         os.setsid()
         answers.close()
-        with open(fds[4], "rb") as words:
-            request = json.loads(words.read())
-        _run(request["argv"], request["env"], request["cwd"], fds[:3], base)
-    for fd in (*fds[:3], fds[4]):
+        _run(_request(words), streams, base, rest)
+    for fd in (words, *streams):
         os.close(fd)
     try:
         answers.sendall(struct.pack("i", pid))
@@ -154,6 +215,11 @@ def _watch(fds: list[int], base: list[str]) -> None:
     os._exit(0)
 
 
+def _request(words: int) -> dict[str, Any]:
+    with open(words, "rb") as file:
+        return json.loads(file.read())  # type: ignore[no-any-return]
+
+
 def _reap() -> None:
     try:
         while os.waitpid(-1, os.WNOHANG)[0]:
@@ -162,24 +228,88 @@ def _reap() -> None:
         pass
 
 
-def _run(argv: list[str], environment: dict[str, str], cwd: str, fds: list[int], base: list[str]) -> None:
-    """Be `python ARGV`, in a forked child: this does not return."""
+def _begin(words: int, requests: int, base: list[str]) -> None:
+    """Run what a program begins with, and be the server of its runs, in a forked child: this does not return."""
+    try:
+        os.setsid()
+        request = _request(words)
+        _enter(request, [os.open(os.devnull, os.O_RDWR) for _ in range(3)], base)
+        file = request["argv"][0]
+        source = Path(file).read_text(encoding="utf-8")
+        first, rest, _ = beginning(source)
+        future = [one for one in first if isinstance(one, ast.ImportFrom) and one.module == "__future__"]
+        main = _main_module(request["argv"])
+        with _reads_of(OF_A_RANK) as read:
+            exec(_compiled(first, file), main.__dict__)
+        if not read and len(os.listdir("/proc/self/task")) == 1:
+            answers = socket.socket(fileno=requests)
+            answers.send(b"begun")
+            _serve(answers, lambda: exec(_compiled([*future, *rest], file), main.__dict__))
+    finally:
+        os._exit(0)
+
+
+def _compiled(body: list[ast.stmt], file: str) -> Any:
+    return compile(ast.Module(body, type_ignores=[]), file, "exec", dont_inherit=True)
+
+
+@contextlib.contextmanager
+def _reads_of(names: set[str]) -> Any:
+    """Which of these variables of the environment are read meanwhile."""
+    read: set[str] = set()
+    kind = type(os.environ)
+    get = kind.__getitem__
+
+    def noting(self: Any, name: str) -> str:
+        read.update({name} & names)
+        return get(self, name)
+
+    kind.__getitem__ = noting  # type: ignore[method-assign]
+    try:
+        yield read
+    finally:
+        kind.__getitem__ = get  # type: ignore[method-assign]
+
+
+def _run(request: dict[str, Any], fds: list[int], base: list[str], rest: Callable[[], None] | None) -> None:
+    """Be `python ARGV`, or the rest of it, in a forked child: this does not return."""
     code = 70
     try:
-        for number, fd in enumerate(fds):
-            os.dup2(fd, number)
-            os.close(fd)
-        os.environ.clear()
-        os.environ.update(environment)
-        os.chdir(cwd)
-        _streams()
-        sys.pycache_prefix = environment.get("PYTHONPYCACHEPREFIX")
-        sys.dont_write_bytecode = bool(environment.get("PYTHONDONTWRITEBYTECODE"))
-        sys.path[:] = [*filter(None, environment.get("PYTHONPATH", "").split(os.pathsep)), *base]
-        sys.path_importer_cache.clear()
-        code = _exit_code(lambda: _execute(argv, cwd))
+        if rest:
+            _take(fds)
+            os.environ.update({name: request["env"][name] for name in OF_A_RANK & {*request["env"]}})
+            os.chdir(request["cwd"])
+            sys.argv[:] = request["argv"]
+            code = _exit_code(rest)
+        else:
+            _enter(request, fds, base)
+            code = _exit_code(lambda: _execute(request["argv"], request["cwd"]))
     finally:
         os._exit(code & 0xFF)
+
+
+def _take(fds: list[int]) -> None:
+    for number, fd in enumerate(fds):
+        os.dup2(fd, number)
+        os.close(fd)
+
+
+def _enter(request: dict[str, Any], fds: list[int], base: list[str]) -> None:
+    """Have the run's streams, environment, folder and path."""
+    environment = request["env"]
+    _take(fds)
+    os.environ.clear()
+    os.environ.update(environment)
+    os.chdir(request["cwd"])
+    _streams()
+    sys.pycache_prefix = environment.get("PYTHONPYCACHEPREFIX")
+    sys.dont_write_bytecode = bool(environment.get("PYTHONDONTWRITEBYTECODE"))
+    sys.path[:] = [*filter(None, environment.get("PYTHONPATH", "").split(os.pathsep)), *base]
+    sys.path_importer_cache.clear()
+    importlib.invalidate_caches()
+    sys.modules.pop("sitecustomize", None)
+    with contextlib.suppress(ImportError):
+        importlib.import_module("sitecustomize")
 
 
 def _streams() -> None:
@@ -196,39 +326,36 @@ def _streams() -> None:
 
 
 def _execute(argv: list[str], cwd: str) -> None:
-    import importlib
-    import runpy
-    import types
-
-    importlib.invalidate_caches()
-    sys.modules.pop("sitecustomize", None)
-    try:
-        importlib.import_module("sitecustomize")
-    except ImportError:
-        pass
     if argv[0] == "-m":
+        import runpy
+
         sys.path.insert(0, cwd)
         sys.argv = ["-m", *argv[2:]]
         runpy.run_module(argv[1], run_name="__main__", alter_sys=True)
         return
-    file = argv[0]
-    sys.path.insert(0, os.path.dirname(file))
+    main = _main_module(argv)
+    with open(argv[0], "rb") as source:
+        exec(compile(source.read(), argv[0], "exec", dont_inherit=True), main.__dict__)
+
+
+def _main_module(argv: list[str]) -> types.ModuleType:
+    """What the program is run in, with the path that it finds what lies beside it by."""
+    sys.path.insert(0, os.path.dirname(argv[0]))
     sys.argv = list(argv)
     main = types.ModuleType("__main__")
-    main.__file__ = file
+    main.__file__ = argv[0]
     sys.modules["__main__"] = main
-    with open(file, "rb") as source:
-        exec(compile(source.read(), file, "exec"), main.__dict__)
+    return main
 
 
-def _exit_code(program: object) -> int:
+def _exit_code(program: Callable[[], None]) -> int:
     """Run it and end as the interpreter does: the code of its exit, a traceback, threads, exit functions, full streams."""
     import threading
     import traceback
 
     code = 0
     try:
-        program()  # type: ignore[operator]
+        program()
     except SystemExit as end:
         code = end.code if isinstance(end.code, int) else 0 if end.code is None else 1
         if isinstance(end.code, str):
@@ -252,7 +379,6 @@ def _exit_code(program: object) -> int:
 
 def main() -> None:
     import gc
-    import importlib
     import pkgutil
 
     requests = socket.socket(fileno=int(sys.argv[1]))

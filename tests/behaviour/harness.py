@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from environment import NOBODYS
-from forks import FORKS, Forks
+from forks import FORKS, OF_A_RANK, Forks, beginning
 from processes import Finished, free_port, run_group
 from trees import Trees
 
@@ -30,7 +30,8 @@ sys.path.insert(0, str(STANDINS / "patchctl_standins"))
 from patchctl_standins.made import MADE  # noqa: E402  (found through the line above)
 
 TORCH_PYTHON = "PATCHCTL_TORCH_PYTHON"
-# What Python compiled of the interpreter's own packages, which no session has to do again: 9 CPU seconds for torch and transformers.
+# What Python compiled of the interpreter's own packages and of make's trees, which no session has to do again: 12 CPU seconds for torch
+# and transformers, 6 for vllm.
 COMPILED = REPO / "build" / "pycache"
 # `patchctl prove` makes it for one run, and empty: what Python compiled and vllm found of its models, by the trees' own folders.
 PROOF_CACHE = os.environ.get("PATCHCTL_PROOF_CACHE")
@@ -60,6 +61,9 @@ PRELOADED_BESIDES = (
     "tensordict",
 )
 
+# Processes that have begun as a probe begins, kept for its next run: each is an engine's imports in memory.
+BEGUN = 2
+
 # Everything a probe sees, besides PATH, HOME, PYTHONPATH and what the test adds.
 FIXED_ENVIRONMENT = NOBODYS | {"TORCH_DEVICE_BACKEND_AUTOLOAD": "0", "VLLM_LOGGING_LEVEL": "ERROR"}
 
@@ -87,6 +91,7 @@ class Upstream:
         self.elsewhere: str | None = None
         self._scripts: set[str] = set()
         self._forks: dict[tuple[str, ...], Forks] = {}
+        self._begun: dict[tuple[object, ...], Forks | None] = {}
 
     def tree(self, name: str) -> Path:
         """The folder of the upstream's tree; the test is skipped, with the reason, when it cannot be had."""
@@ -147,20 +152,36 @@ class Upstream:
         environments = [base] if procs == 1 else [base | ranks for ranks in rank_variables(procs)]
         self._scripts.add(file.relative_to(REPO).as_posix())
         command = [str(python), str(file), *map(str, args)]
-        # What stands on no stand-in may be about doing without torch.
-        results = run_group(command, environments, cwd, timeout, self._forks_of(python, need) if standins else None)
+        results = run_group(command, environments, cwd, timeout, self._forks_of(command, base, need, standins))
         values = [_value(script, rank, result, timeout) for rank, result in _failures_first(results)]
         return values[0] if procs == 1 else values
 
-    def _forks_of(self, python: Path, need: Sequence[str]) -> Forks | None:
-        """A process that has imported what such probes begin with, for them to be forked from."""
+    def _forks_of(
+        self, command: Sequence[str], environment: Mapping[str, str], need: Sequence[str], standins: Sequence[str]
+    ) -> Forks | None:
+        """A process that has begun as the probe does, for its runs to be forked from; or that has imported what such probes begin with."""
         if not FORKS:
             return None
-        preload = (*PRELOADED, *(PRELOADED_BESIDES if PRELOADED_FOR & set(need) else ()))
+        # What stands on no stand-in may be about doing without torch.
+        preload = (*PRELOADED, *(PRELOADED_BESIDES if PRELOADED_FOR & set(need) else ())) if standins else ()
         if preload not in self._forks:
-            environment = clean_environment(python, self._trees, (), (), self._scratch) | {"PYTHONPATH": ""}
-            self._forks[preload] = Forks(python, environment, preload)
-        return self._forks[preload]
+            settings = clean_environment(Path(command[0]), self._trees, (), (), self._scratch) | {"PYTHONPATH": ""}
+            self._forks[preload] = Forks(command[0], settings, preload)
+        forks = self._forks[preload]
+        return self._begun_as(command, environment, forks) or forks if forks.fits(environment) else None
+
+    def _begun_as(self, command: Sequence[str], environment: Mapping[str, str], forks: Forks) -> Forks | None:
+        """One that has begun as the probe does in this environment, made now or for a run before; None where that cannot be shared."""
+        program = command[1:]
+        _, _, read = beginning(Path(program[0]).read_text(encoding="utf-8"))
+        common = sorted((name, value) for name, value in environment.items() if name not in OF_A_RANK)
+        key = (program[0], *(tuple(program[at : at + 1]) for at in read), *common)
+        if key not in self._begun:
+            while len(self._begun) >= BEGUN:
+                if ended := self._begun.pop(next(iter(self._begun))):
+                    ended.close()
+            self._begun[key] = forks.ahead(program, environment, self._scratch)
+        return self._begun[key]
 
     def used(self) -> set[str]:
         """The probes that ran, and what they imported of tests and stand-ins (Python compiled it below `scratch`)."""
@@ -216,14 +237,16 @@ def clean_environment(
         "PATH": f"{python.parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}",
         "HOME": str(home),
         # Compiled once a session and not beside the sources: it halves a probe that imports vllm.
-        "PYTHONPYCACHEPREFIX": str(_pycache(python, scratch / "pycache")),
+        "PYTHONPYCACHEPREFIX": str(_pycache(python, needed if FORKS else (), scratch / "pycache")),
         "PYTHONPATH": os.pathsep.join(map(str, [site, *made, *needed, *folders])),
     }
 
 
-def _pycache(python: Path, folder: Path) -> Path:
-    """`folder`, where Python is to keep what it compiles, with the part that the interpreter's packages have in every session."""
-    for home in {python.parent.parent, python.resolve().parent.parent}:
+def _pycache(python: Path, trees: Sequence[Path], folder: Path) -> Path:
+    """`folder`, where Python is to keep what it compiles, with the part that the interpreter's packages have in every session, and that
+    of trees that stay."""
+    kept = [tree for tree in trees if tree.is_relative_to(REPO / "build")]
+    for home in {python.parent.parent, python.resolve().parent.parent, *kept}:
         _link(folder / home.relative_to("/"), COMPILED / home.relative_to("/"))
     return folder
 
