@@ -75,9 +75,10 @@ def plan_documents(dist: Distribution, series: Series, more: Mapping[str, str], 
     if not strict and not (dist.root / FOLDER).is_dir():
         wanted = {path: text for path, text in wanted.items() if not path.startswith(f"{FOLDER}/")}
     found = (f for f in (dist.root / FOLDER).rglob("*.md") if f.is_file())
-    names = (f.relative_to(dist.root).as_posix() for f in found if _is_generated(f))
+    pages_there = (f for f in found if _is_generated(f))
     schemas = {(dist.root / path).parent for path in more if path.endswith(".json")}
-    names = [*names, *(f.relative_to(dist.root).as_posix() for folder in schemas for f in folder.glob("*.json"))]
+    schemas_there = (f for folder in schemas for f in folder.glob("*.json"))
+    names = (f.relative_to(dist.root).as_posix() for f in (*pages_there, *schemas_there))
     obsolete = tuple(sorted(n for n in names if n not in wanted))
     if (dist.root / schema.FOLDER).is_dir():
         wanted |= {path.as_posix(): text for path, text in schema.texts().items()}

@@ -205,6 +205,8 @@ ALLOWED = {
     "cluster/fanout.py:joined": "the null device",
     "cluster/payload.py:_archive": "in memory",
     "cluster/task.py:answer": _SCRATCH + "; sent by value to nodes that need not have this package",
+    "distributions/use.py:_fetch": _STAGED,
+    "distributions/use.py:_write_files": _STAGED,
     "doctor/machine.py:_lacks": _SCRATCH,
     "git/fetch.py:_end_history": _STAGED,
     "git/locks.py:put_in_place": _GIT,
