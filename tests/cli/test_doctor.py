@@ -86,7 +86,7 @@ def test_the_list_of_dependencies_is_the_projects() -> None:
     else:
         tomllib = pytest.importorskip("tomli")
     declared = tomllib.loads((REPO / "pyproject.toml").read_text())["project"]["dependencies"]
-    assert [f"{name}>={oldest}" for name, _, oldest in DEPENDENCIES] == declared
+    assert [f"{name}>={oldest}" for name, _, oldest in DEPENDENCIES] == [one.partition(",")[0] for one in declared]
 
 
 def test_no_git(made: Made, tmp_path: Path) -> None:

@@ -282,10 +282,3 @@ def test_the_template_of_a_mutation_has_its_keys() -> None:
     found = yaml.safe_load(rendered("mutant.yaml", **VALUES))
     assert found.keys() == {"file", "replace", "with", "why"}
     assert [key for key, value in found.items() if MARKER in value] == ["file", "replace", "with", "why"]
-
-
-def test_templates_are_installed_with_the_package() -> None:
-    """`pip install` takes what pyproject.toml names, and the templates are no modules."""
-    folder = REPO / "patchctl/prove"
-    (pattern,) = re.findall(r'"patchctl\.prove" = \["(.+)"\]', (REPO / "pyproject.toml").read_text())
-    assert {f.name for f in folder.glob(pattern)} == {f.name for f in (folder / "templates").iterdir()} != set()

@@ -92,6 +92,8 @@ def test_what_is_in_it(wheel: Path) -> None:
         infos = {info.filename: info for info in archive.infolist()}
     top = {name.split("/")[0] for name in infos}
     assert len(top) == 2 and "patchctl" in top
+    tool = {str(f.relative_to(REPO)) for f in (REPO / "patchctl").rglob("*") if f.is_file() and f.suffix != ".pyc"}
+    assert tool <= infos.keys(), "templates and styles, too"
     inside = {name.removeprefix("patchctl/_distribution/") for name in infos}
     dist = Distribution.load(REPO)
     needed = {str(f.relative_to(REPO)) for stack in dist.stacks.values() for f in dist.patch_files(stack)}
