@@ -207,7 +207,7 @@ def _check_preimages(stack: Stack, own: OwnBase, patches: Sequence[StackPatch], 
     )
     name = f"{stack.upstream}/{stack.name}"
     hint = (
-        f"`patchctl drift {stack.upstream} --to REVISION` says what that revision asks of each, and `patchctl rebase {name} --to"
+        f"`patchctl drift {name} --against REVISION` says what that revision asks of each, and `patchctl rebase {name} --to"
         " REVISION` moves the stack; or leave these out with --without"
     )
     raise DoesNotApply("\n  ".join([what, *verdicts]), hint=hint)

@@ -87,7 +87,7 @@ def test_a_changed_preimage_is_refused_with_a_verdict_for_each_patch(ws: Workspa
     before = snapshot(branch)
     said = ws.refused(4, "apply", "--profile", "full", *into(branch), "--on-this-base")
     assert "3 of 3 patches change files that are not the pin's" in said
-    assert "typo: differs in greeter/hello.py" in said and "patchctl rebase greeter/v1 --to" in said
+    assert "typo: differs in greeter/hello.py" in said and "patchctl drift greeter/v1 --against REVISION" in said
     assert snapshot(branch) == before and not (ws.folder / "clock").exists()
 
 
