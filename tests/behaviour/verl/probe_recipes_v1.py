@@ -1,7 +1,8 @@
 """Probe: what verl from v0.9.0 on checks of a recipe's configuration before any worker starts, and the keys that it has.
 
-Usage: probe_recipes_v1.py VERL JOBS, as probe_recipes.py. For each job what main_ppo's main checks (skip_old_log_prob, and
-validate_config, which makes the actor's class), the rollout's class, and the reward manager with the checks in their constructors. Prints
+Usage: probe_recipes_v1.py VERL JOBS, as probe_recipes.py. For each job what main_ppo checks (skip_old_log_prob and router replay in
+run_ppo, and validate_config, which makes the actor's class), the rollout's class, and the reward manager with the checks in their
+constructors. Prints
 {"error": null or who refused what, "values": {key: value}} for each.
 """
 
@@ -15,6 +16,7 @@ from recipe_compose import composed
 from verl.experimental.reward_loop.reward_manager import get_reward_manager_cls
 from verl.trainer.ppo.utils import need_critic, need_reference_policy
 from verl.utils.config import omega_conf_to_dataclass, validate_config
+from verl.utils.router_replay_checks import check_router_replay
 from verl.utils.skip_old_log_prob import check_configuration
 
 
@@ -54,6 +56,7 @@ def of_the_reward(config):
 
 CHECKS = {
     "skip_old_log_prob": check_configuration,
+    "router_replay": check_router_replay,
     "verl": of_verl,
     "rollout": of_the_rollout,
     "reward": of_the_reward,

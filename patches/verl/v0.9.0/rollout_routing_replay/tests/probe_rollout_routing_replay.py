@@ -23,6 +23,7 @@ from tensordict import TensorDict
 from verl.experimental.agent_loop.agent_loop import AgentLoopMetrics, AgentLoopOutput
 from verl.utils import tensordict_utils as tu
 from verl.utils.megatron.router_replay_patch import apply_router_replay_patch
+from verl.utils.megatron.router_replay_utils import build_r3_replay_mask
 from verl.workers.config import McoreEngineConfig
 from verl.workers.config.engine import EngineRouterReplayConfig
 from verl.workers.engine.megatron.transformer_impl import MegatronEngineWithLMHead
@@ -173,6 +174,8 @@ def recomputed():
 def r2(experts):
     """A pass that records the routes, and the update's pass with them."""
     made, pairs = engine("R2", experts), stored(experts, np.uint16, WITHOUT_END)
+    for router in (one for one in made.module[0].modules() if isinstance(one, TopKRouter)):
+        router.weight.data[-1] *= 10  # the last expert takes some
     rows = [row for row, _ in pairs]
     TAKEN.clear()
     with torch.no_grad():
@@ -180,7 +183,44 @@ def r2(experts):
     return {"wanted": chosen(TAKEN, rows), "taken": routes_of(output["model_output"]["routed_experts"].unbind())}
 
 
+def mask_of(total, wrote):
+    """Of one sequence: to its last token that the model wrote, which nothing has read."""
+    last = int(wrote.nonzero().max()) if wrote.any() else -1
+    replayed = total - (len(wrote) - last) if last >= 0 else 0
+    return torch.arange(total) < replayed
+
+
+def masks():
+    draw, equal = np.random.default_rng(0), 0
+    for _ in range(300):
+        lengths = draw.integers(1, 9, draw.integers(1, 7))
+        wrote = [torch.from_numpy(draw.integers(0, 2, one) * (draw.random() < 0.8)) for one in lengths]
+        total = [len(one) + int(draw.integers(0, 5)) for one in wrote]
+        made = build_r3_replay_mask(nested(torch.arange(one) for one in total), nested(wrote))
+        wanted = torch.cat([mask_of(*one) for one in zip(total, wrote, strict=True)])
+        equal += torch.equal(made.values(), wanted)
+    return {"batches": 300, "equal": equal}
+
+
+def masks_without_values():
+    """The error with which a mask ends on a device that has shapes alone."""
+
+    def batch(*offsets):
+        values = torch.empty(offsets[-1], dtype=torch.long, device="meta")
+        return torch.nested.nested_tensor_from_jagged(values, offsets=torch.tensor(offsets, device="meta"))
+
+    try:
+        made = build_r3_replay_mask(batch(0, 5, 12), batch(0, 3, 7))
+    except (RuntimeError, NotImplementedError) as error:
+        return str(error)
+    assert made.values().shape == (12,)
+    return None
+
+
 CASES = {
+    "masks": masks,
+    "masks without values": masks_without_values,
+    "R2, 257 experts": lambda: r2(257),
     "R3, an end that the model did not write": lambda: r3(WITH_END),
     "R3": lambda: r3(WITHOUT_END),
     "R3, recomputed": recomputed,

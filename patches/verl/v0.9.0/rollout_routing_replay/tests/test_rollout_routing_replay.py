@@ -10,9 +10,10 @@ from harness import Upstream
 
 ENGINE: dict[str, Any] = {"need": ["verl", "megatron-lm"], "standins": ["megatron_cpu", "torchvision"], "timeout": 300}
 ACTOR, ROLLOUT = "actor_rollout_ref.actor", "actor_rollout_ref.rollout"
-MEGATRON = ["model_engine=megatron", f"{ACTOR}.use_dynamic_bsz=True", f"{ROLLOUT}.log_prob_use_dynamic_bsz=True"]
+MEGATRON = ["main_ppo megatron", f"{ACTOR}.use_dynamic_bsz=True", f"{ROLLOUT}.log_prob_use_dynamic_bsz=True"]
 MEGATRON += ["algorithm.adv_estimator=grpo"]
 FSDP = MEGATRON[1:]
+FULLY = ["fully_async_policy megatron", *FSDP]
 RECORDED = f"{ROLLOUT}.enable_rollout_routing_replay=True"
 R2, R3 = (f"{ACTOR}.megatron.router_replay.mode={mode}" for mode in ("R2", "R3"))
 PADDED, BYPASS = "actor_rollout_ref.model.use_remove_padding=False", "algorithm.rollout_correction.bypass_mode=True"
@@ -25,6 +26,7 @@ TAKEN = [
     [*MEGATRON, R2],
     [*MEGATRON, R2, f"{ACTOR}.router_replay.mode=R2"],
     [*MEGATRON, RECORDED, f"{ROLLOUT}.moe_load_balance_metrics_interval=1"],
+    [*FULLY, R3, RECORDED],
 ]
 REFUSED = {
     # What verl's own guide for Ascend names; its engines read megatron.router_replay and veomni.router_replay.
@@ -37,6 +39,9 @@ REFUSED = {
     "that nothing reads: only strategy=megatron and veomni": [*FSDP, RECORDED],
     "set actor_rollout_ref.model.use_remove_padding=True": [*MEGATRON, R3, RECORDED, PADDED],
     "set algorithm.rollout_correction.bypass_mode=False": [*MEGATRON, R2, BYPASS],
+    # Entry points that call verl's validate_config when Ray runs, or not at all; fully_async_policy has bypass mode on.
+    "strategy=fsdp replays no routes; use one of megatron": ["one_step_off_policy", *FSDP, f"{ACTOR}.router_replay.mode=R3"],
+    "in the pass that bypass mode leaves out: use mode=R3": [*FULLY, R2],
 }  # fmt: skip
 END = "R3, an end that the model did not write"
 
@@ -44,7 +49,7 @@ END = "R3, an end that the model did not write"
 @pytest.fixture(scope="module")
 def made(upstream: Upstream) -> dict[str, Any]:
     """What the engine's probe found, by the name of its case."""
-    cases = [END, "R3", "R3, recomputed", "R2", "R2, 384 experts"]
+    cases = [END, "R3", "R3, recomputed", "R2", "R2, 257 experts", "R2, 384 experts", "masks", "masks without values"]
     return dict(zip(cases, upstream.run("probe_rollout_routing_replay.py", *cases, **ENGINE), strict=True))
 
 
@@ -84,6 +89,25 @@ def test_r2_replays_more_experts_than_a_byte_counts(made: dict[str, Any]) -> Non
     many = made["R2, 384 experts"]
     assert max(expert for one in many["wanted"] for token in one for layer in token for expert in layer) > 255
     assert many["taken"] == many["wanted"]
+
+
+@pytest.mark.on
+def test_a_byte_counts_256_experts_and_no_more(made: dict[str, Any]) -> None:
+    one_more = made["R2, 257 experts"]
+    assert max(expert for one in one_more["wanted"] for token in one for layer in token for expert in layer) == 256
+    assert one_more["taken"] == one_more["wanted"]
+
+
+@pytest.mark.on
+def test_the_mask_is_that_of_its_sequences_one_by_one(made: dict[str, Any]) -> None:
+    """Random batches, with answers of which the model wrote nothing, and with prompts of no token."""
+    assert made["masks"] == {"batches": 300, "equal": 300}
+
+
+@pytest.mark.on
+def test_the_mask_is_made_without_waiting_for_the_device(made: dict[str, Any]) -> None:
+    """On a device that has no values: whatever asks for one, which is what waits, ends with an error."""
+    assert made["masks without values"] is None
 
 
 @pytest.mark.off

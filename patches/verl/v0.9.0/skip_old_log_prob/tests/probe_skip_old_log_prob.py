@@ -1,17 +1,21 @@
 """Probe: steps of verl's v1 trainer on a tiny Qwen3: old log-probabilities, where they are computed, and the update.
 
-Usage: probe_skip_old_log_prob.py MODEL CASE...   (a JSON list of Hydra overrides; "old" is one: the batch has old log-probabilities)
+Usage: probe_skip_old_log_prob.py MODEL CASE...   (a JSON list of Hydra overrides; "old" is one: the batch has old log-probabilities; "another
+class" is one: the loss has a configuration class of somebody else's, without the field of the switch)
 
 Real: verl's trainer methods, worker, FSDP engine and loss, on gloo. The transfer queue is a dictionary (`Store`), and the
 worker group calls the worker of this process, which has every other row with two processes. Prints for each case what was
 called, the metrics, a digest of the weights after it, and what was refused.
 """
 
+import dataclasses
 import hashlib
 import json
 import os
 import sys
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import cpu_platform  # noqa: F401  (before all else of verl's)
 import torch
@@ -26,6 +30,7 @@ from verl.workers.engine_workers import ActorRolloutRefWorker
 
 PROMPTS = [[10, 11, 12], [20, 21, 22, 23, 24]]
 ANSWERS = [[30, 31, 32, 33], [40, 41], [50, 51, 52], [60, 61, 62, 63, 64]]
+WORDS = ("old", "another class")
 ALWAYS = [
     "actor_rollout_ref.actor.strategy=fsdp2",
     "actor_rollout_ref.actor.ppo_mini_batch_size=2",
@@ -126,9 +131,20 @@ def digest(engine):
     return state.hexdigest()
 
 
+class AnotherClass(SimpleNamespace):
+    def get(self, name, default=None):
+        return getattr(self, name, default)
+
+
+def with_another_class(loss):
+    ours = loss.keywords["config"]
+    names = [one.name for one in dataclasses.fields(ours) if one.name != "skip_old_log_prob"]
+    return partial(loss.func, config=AnotherClass(**{name: getattr(ours, name) for name in names}))
+
+
 def step(model, settings):
-    with_old = "old" in settings
-    settings = [*ALWAYS, f"actor_rollout_ref.model.path={model}", *(one for one in settings if one != "old")]
+    with_old, another = "old" in settings, "another class" in settings
+    settings = [*ALWAYS, f"actor_rollout_ref.model.path={model}", *(one for one in settings if one not in WORDS)]
     folder = Path(verl.__file__).parent / "trainer" / "config"
     with initialize_config_dir(str(folder), version_base=None):
         config = compose("ppo_trainer", overrides=settings)
@@ -138,6 +154,8 @@ def step(model, settings):
         worker.init_model()
     except ValueError as refusal:
         return {"called": [], "error": str(refusal)}
+    if another:
+        worker.actor.set_loss_fn(with_another_class(worker.loss_fn))
     trainer_base.tq = store = Store()
     group = Group(worker, store)
     batch, metrics = batch_into(store), {}

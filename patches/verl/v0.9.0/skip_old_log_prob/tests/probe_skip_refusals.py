@@ -1,33 +1,38 @@
-"""Probe: what verl's entry point refuses before Ray starts. Usage: probe_skip_refusals.py CASE...   (a JSON list of Hydra overrides)
+"""Probe: what verl's entry points refuse before Ray starts, and which models `check_model` refuses. Usage: probe_skip_refusals.py CASE...
 
-Prints for each case the error, null where the settings alone are not refused.
+A CASE is a JSON list of overrides, of entry_points.py. Prints for each the error, null where the settings alone are not refused; then
+for each of MODELS what is said to it.
 """
 
 import json
 import sys
-from pathlib import Path
+from types import SimpleNamespace
 
-import ray
-import verl
-import verl.trainer.main_ppo as main_ppo
-from hydra import compose, initialize_config_dir
-from verl.utils.skip_old_log_prob import check_configuration
+import torch
+from entry_points import refused
+from verl.utils.skip_old_log_prob import check_model
 
 
-def refused(settings):
-    folder = Path(verl.__file__).parent / "trainer" / "config"
-    with initialize_config_dir(str(folder), version_base=None):
-        config = compose("ppo_trainer", overrides=settings)
+def model(rate):
+    return torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Dropout(rate))
+
+
+# A chunk a virtual pipeline stage, as Megatron's engine has them; FSDP's has one module.
+MODELS = {
+    "clean": [model(0.0), model(0.0)],
+    "first": [model(0.1), model(0.0)],
+    "last": [model(0.0), model(0.1)],
+    "alone": model(0.1),
+}
+
+
+def said(module):
     try:
-        check_configuration(config)
+        check_model(SimpleNamespace(module=module))
     except ValueError as error:
-        try:
-            main_ppo.main.__wrapped__(config)
-        except ValueError as at_start:
-            assert str(at_start) == str(error) and not ray.is_initialized()
-            return str(error)
-        raise AssertionError(f"the entry point does not refuse: {error}") from None
+        return str(error)
     return None
 
 
-print(json.dumps([refused(json.loads(case)) for case in sys.argv[1:]]))
+settings = [refused(json.loads(case)) for case in sys.argv[1:]]
+print(json.dumps({"settings": settings, "models": {name: said(module) for name, module in MODELS.items()}}))

@@ -16,8 +16,10 @@ ACTOR = "actor_rollout_ref.actor"
 SKIP = f"{ACTOR}.skip_old_log_prob=True"
 ENTROPY = f"{ACTOR}.entropy_coeff=0.01"
 MEANS = [f"{ACTOR}.loss_agg_mode=seq-mean-token-mean", f"{ACTOR}.policy_loss.loss_mode=gspo"]
-FITS = [SKIP, "data.train_batch_size=64", f"{ACTOR}.ppo_mini_batch_size=64", f"{ACTOR}.strategy=fsdp"]
-FITS += ["actor_rollout_ref.rollout.calculate_log_probs=False"]
+FITS = ["main_ppo", SKIP, "data.train_batch_size=64", f"{ACTOR}.ppo_mini_batch_size=64", f"{ACTOR}.strategy=fsdp"]
+FITS += ["actor_rollout_ref.rollout.calculate_log_probs=False", "actor_rollout_ref.rollout.name=vllm"]
+FITS += [f"{ACTOR}.ppo_micro_batch_size_per_gpu=2", "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=2"]
+FITS += ["algorithm.adv_estimator=grpo", "actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu=2"]
 PASS, UPDATE = "compute_log_prob", "update_actor"
 
 
@@ -61,6 +63,17 @@ def test_off_the_pass_is_made_and_entropy_is_its(upstream: Upstream, tiny_models
     assert made["metrics"]["actor/ppo_kl"] == pytest.approx(0, abs=1e-6)
 
 
+@pytest.mark.off
+def test_off_a_configuration_class_of_somebody_elses_has_the_same_step(
+    upstream: Upstream, tiny_models: TinyModels
+) -> None:
+    """verl's loss takes any class that has what it reads, and the switch is nothing that such a class has."""
+    plain, other = steps(upstream, tiny_models, [], ["another class"])
+    assert (other["error"], other["changed"]) == (None, True)
+    assert other["weights"] == plain["weights"]
+    assert other["called"] == [PASS, UPDATE]
+
+
 @pytest.mark.misuse
 def test_what_only_the_worker_sees_is_refused_before_a_weight_changes(
     upstream: Upstream, tiny_models: TinyModels
@@ -77,7 +90,7 @@ def test_what_only_the_worker_sees_is_refused_before_a_weight_changes(
 
 REFUSED = {
     "neither True nor False": [f"{ACTOR}.skip_old_log_prob=off"],
-    "the legacy trainer": ["trainer.use_v1=False"],
+    "another trainer than the v1 one computes them": ["trainer.use_v1=False"],
     "separate_async computes them": ["trainer.v1.trainer_mode=separate_async"],
     "strategy=torchtitan was not tried": [f"{ACTOR}.strategy=torchtitan"],
     "actor.ppo_epochs=1, not 2": [f"{ACTOR}.ppo_epochs=2"],
@@ -90,11 +103,31 @@ REFUSED = {
 }
 
 
+# Entry points with trainers of their own.
+REFUSED_ELSEWHERE = [["one_step_off_policy", *FITS[1:]], ["fully_async_policy", *FITS[1:]]]
+
+
+@pytest.fixture(scope="module")
+def refusals(upstream: Upstream) -> Any:
+    """What is said to FITS, to the switch off, to REFUSED and to REFUSED_ELSEWHERE, and of models."""
+    off = [one for one in FITS if one != SKIP and "batch_size=64" not in one]
+    cases = [FITS, off, *(FITS + one for one in REFUSED.values()), *REFUSED_ELSEWHERE]
+    return upstream.run("probe_skip_refusals.py", *map(json.dumps, cases), **VERL)
+
+
 @pytest.mark.misuse
-def test_settings_that_need_old_log_probabilities_are_refused_before_ray(upstream: Upstream) -> None:
-    cases = [FITS, ["data.train_batch_size=8"], *(FITS + one for one in REFUSED.values())]
-    fits, off, *answers = upstream.run("probe_skip_refusals.py", *map(json.dumps, cases), **VERL)
+def test_settings_that_need_old_log_probabilities_are_refused_before_ray(refusals: Any) -> None:
+    fits, off, *answers = refusals["settings"]
     assert fits is None
     assert off is None, "without the switch nothing is asked"
-    for words, answer in zip(REFUSED, answers, strict=True):
+    elsewhere = ["another trainer than the v1 one computes them"] * 2
+    for words, answer in zip([*REFUSED, *elsewhere], answers, strict=True):
         assert answer is not None and words in answer, (words, answer)
+
+
+@pytest.mark.misuse
+def test_a_model_with_dropout_is_refused_whatever_chunk_has_it(refusals: Any) -> None:
+    said = refusals["models"]
+    assert said.pop("clean") is None
+    assert all("the dropout of 1 is not 0" in one for one in said.values()), said
+    assert sorted(said) == ["alone", "first", "last"]

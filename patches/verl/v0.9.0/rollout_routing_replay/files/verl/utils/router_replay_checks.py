@@ -23,8 +23,8 @@ def check_router_replay(config) -> None:
     Raises:
         ValueError: with what to set instead.
     """
-    actor, rollout = config.actor_rollout_ref.actor, config.actor_rollout_ref.rollout
-    strategy = actor.strategy
+    actor, rollout = config.actor_rollout_ref.get("actor", None) or {}, config.actor_rollout_ref.rollout
+    strategy = actor.get("strategy", None)
     mode = _mode(actor.get(strategy, None)) if strategy in ENGINES else "disabled"
     asked = _mode(actor)
     recorded = rollout.get("enable_rollout_routing_replay", False)

@@ -20,6 +20,7 @@ with ValueError: by `check_configuration` before Ray starts, by `check_model` wh
 """
 
 import torch
+from omegaconf import OmegaConf
 
 SWITCH = "actor_rollout_ref.actor.skip_old_log_prob"
 # A number that Hugging Face's models use without a module for it: in the attention functions, and as noise on the inputs
@@ -35,20 +36,27 @@ def is_on(config) -> bool:
     Raises:
         ValueError: it is neither True nor False.
     """
-    value = config.actor_rollout_ref.actor.get("skip_old_log_prob", False)
+    value = OmegaConf.select(config, SWITCH, default=False)
     if not isinstance(value, bool):
         raise ValueError(f"{SWITCH}={value!r} is neither True nor False: write {SWITCH}=False for off")
     return value
 
 
-def check_configuration(config) -> None:
-    """Refuses settings that need old log-probabilities, and says what to set instead. Without the switch it asks nothing."""
+def check_configuration(config, runs_v1: bool = True) -> None:
+    """Refuses settings that need old log-probabilities, and says what to set instead. Without the switch it asks nothing.
+
+    Args:
+        runs_v1: whether verl.trainer.main_ppo starts its v1 trainer, and not another entry point one of its own.
+    """
     if not is_on(config):
         return
     actor, algorithm = config.actor_rollout_ref.actor, config.algorithm
-    mode = config.trainer.v1.trainer_mode if config.trainer.use_v1 else "the legacy trainer"
+    mode = config.trainer.v1.trainer_mode if runs_v1 and config.trainer.use_v1 else "another trainer than the v1 one"
     if mode not in ("sync", "colocate_async"):
-        _refuse(f"{mode} computes them all the same; set trainer.use_v1=True and trainer.v1.trainer_mode=sync")
+        _refuse(
+            f"{mode} computes them all the same; start verl.trainer.main_ppo with trainer.use_v1=True and "
+            "trainer.v1.trainer_mode=sync"
+        )
     if actor.strategy not in STRATEGIES:
         _refuse(f"actor.strategy={actor.strategy} was not tried with it; use one of {', '.join(STRATEGIES)}")
     if actor.ppo_epochs != 1:
