@@ -241,3 +241,9 @@ published-scripts: trees  ## [mirrors] verl's published Ascend scripts, by Hydra
 
 clean:  ## remove what the targets made
 	rm -rf $(VENV) .venv-torch-* build
+
+.PHONY: docs-site
+docs-site: $(VENV)/.ready  ## [weekly] the site of docs/ in build/site, in both languages; a link or anchor that leads nowhere is an error
+	@[ -x build/site-env/bin/python ] || $(RUN) -m venv --without-pip build/site-env
+	$(RUN) scripts/uv_as_pip.py pip install -q --python build/site-env/bin/python -r pyproject.toml --extra docs
+	NO_MKDOCS_2_WARNING=1 build/site-env/bin/mkdocs build -q --strict
