@@ -19,6 +19,9 @@ ROOT_PAGES = {"README.md": "index.md", "README.zh-CN.md": "zh-CN/index.md", "CON
 FENCE = re.compile(r"^\s*(```|~~~)")
 LINK = re.compile(r"(?P<image>!?)\[(?P<text>(?:[^\[\]]|\[[^\]]*\])*)\]\((?P<to>[^)\s]+)\)")
 ELSEWHERE = re.compile(r"[a-z]+:")
+HEADING = re.compile(r"(?m)^#+ (.+)$")
+# The site's own switch between languages does this.
+TO_THE_OTHER_LANGUAGE = re.compile(r"(?m)^\[(中文|English)\]\([^)]+\)\n")
 
 
 def on_config(config: Any) -> Any:
@@ -28,12 +31,15 @@ def on_config(config: Any) -> Any:
         _copy(page, page)
     for root, made in ROOT_PAGES.items():
         _copy(REPO / root, DOCS / made)
+    for page in (COPY / "zh-CN").glob("*.md"):
+        english = (COPY / page.name).read_text(encoding="utf-8")
+        page.write_text(with_anchors_of(english, page.read_text(encoding="utf-8")), encoding="utf-8")
     config["docs_dir"] = str(COPY)
     return config
 
 
 def _copy(source: Path, page: Path) -> None:
-    text = source.read_text(encoding="utf-8")
+    text = TO_THE_OTHER_LANGUAGE.sub("", source.read_text(encoding="utf-8"))
     (COPY / page.relative_to(DOCS)).write_text(rewrite(text, source, page), encoding="utf-8")
 
 
@@ -44,6 +50,22 @@ def rewrite(text: str, source: Path, page: Path) -> str:
         fenced ^= bool(FENCE.match(line))
         lines.append(line if fenced else LINK.sub(lambda link: _rewritten(link, source, page), line))
     return "\n".join(lines) + "\n"
+
+
+def with_anchors_of(english: str, text: str) -> str:
+    """A translation with the anchors of the English page before its headings, so that links of pages in English reach them."""
+    anchors = [re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in HEADING.findall(_prose(english))]
+    places = [found.start() for found in HEADING.finditer(_prose(text))]
+    if len(anchors) != len(places):
+        raise ValueError(f"{len(places)} headings, and {len(anchors)} in English: {anchors[0]}")
+    for place, anchor in reversed(list(zip(places, anchors, strict=True))):
+        text = f'{text[:place]}<a id="{anchor}"></a>\n\n{text[place:]}'
+    return text
+
+
+def _prose(text: str) -> str:
+    """The text with its fenced code blanked; every character keeps its place."""
+    return re.sub(r"(?ms)^```.*?^```", lambda code: " " * len(code[0]), text)
 
 
 def _rewritten(link: re.Match[str], source: Path, page: Path) -> str:

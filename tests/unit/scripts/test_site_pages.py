@@ -9,7 +9,7 @@ from pins import REPO
 
 sys.path.insert(0, str(REPO / "scripts"))
 
-from site_pages import DOCS, rewrite
+from site_pages import DOCS, rewrite, with_anchors_of
 
 PAGE = DOCS / "ci.md"
 
@@ -37,3 +37,10 @@ def test_a_page_of_the_root_links_from_its_new_place() -> None:
 def test_code_is_left_alone() -> None:
     text = "```\n[a](../Makefile)\n```\n"
     assert rewrite(text, PAGE, PAGE) == text
+
+
+def test_a_translation_has_the_anchors_of_the_english_page() -> None:
+    english = "# A\n\n```\n# no heading\n```\n\n## `B`, c\n"
+    assert with_anchors_of(english, "# 甲\n\n## 乙\n") == '<a id="a"></a>\n\n# 甲\n\n<a id="b-c"></a>\n\n## 乙\n'
+    with pytest.raises(ValueError, match="1 headings, and 2 in English"):
+        with_anchors_of(english, "# 甲\n")
