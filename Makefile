@@ -250,3 +250,9 @@ release: $(VENV)/.ready  ## wheel, sdist and SHA256SUMS in dist/, built twice wi
 
 clean:  ## remove what the targets made
 	rm -rf $(VENV) .venv-torch-* build dist
+
+.PHONY: docs-site
+docs-site: $(VENV)/.ready  ## [weekly] the site of docs/ in build/site, in both languages; a link or anchor that leads nowhere is an error
+	@[ -x build/site-env/bin/python ] || $(RUN) -m venv --without-pip build/site-env
+	$(RUN) scripts/uv_as_pip.py pip install -q --python build/site-env/bin/python -r pyproject.toml --extra docs
+	NO_MKDOCS_2_WARNING=1 build/site-env/bin/mkdocs build --strict

@@ -1,0 +1,46 @@
+"""The copy of docs/ that the site is built from: links that leave docs/ lead to a page of the site, or become a path."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+from pins import REPO
+
+sys.path.insert(0, str(REPO / "scripts"))
+
+from site_pages import DOCS, rewrite, with_anchors_of
+
+PAGE = DOCS / "ci.md"
+
+
+@pytest.mark.parametrize(
+    ("link", "shown"),
+    [
+        ("[a](rebase.md#pin)", "[a](rebase.md#pin)"),
+        ("[a](../README.md#start)", "[a](index.md#start)"),
+        ("[a](../README.zh-CN.md)", "[a](zh-CN/index.md)"),
+        ("[a](../examples/ci/github.yml)", "a (`examples/ci/github.yml`)"),
+        ("[`examples/ci`](../examples/ci)", "`examples/ci`"),
+        ("[a](https://example.com/x)", "[a](https://example.com/x)"),
+    ],
+)
+def test_a_link_as_the_site_has_it(link: str, shown: str) -> None:
+    assert rewrite(f"{link}\n", PAGE, PAGE) == f"{shown}\n"
+
+
+def test_a_page_of_the_root_links_from_its_new_place() -> None:
+    text = "[a](docs/ci.md) ![b](docs/demo-reward.png)\n"
+    assert rewrite(text, REPO / "README.md", DOCS / "index.md") == "[a](ci.md) ![b](demo-reward.png)\n"
+
+
+def test_code_is_left_alone() -> None:
+    text = "```\n[a](../Makefile)\n```\n"
+    assert rewrite(text, PAGE, PAGE) == text
+
+
+def test_a_translation_has_the_anchors_of_the_english_page() -> None:
+    english = "# A\n\n```\n# no heading\n```\n\n## `B`, c\n"
+    assert with_anchors_of(english, "# 甲\n\n## 乙\n") == '<a id="a"></a>\n\n# 甲\n\n<a id="b-c"></a>\n\n## 乙\n'
+    with pytest.raises(ValueError, match="1 headings, and 2 in English"):
+        with_anchors_of(english, "# 甲\n")
