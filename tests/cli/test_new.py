@@ -27,7 +27,7 @@ TEST, PROBE, MUTANT = f"{WARM}/tests/test_warm.py", f"{WARM}/tests/probe_warm.py
 def made(small: Made, tmp_path: Path) -> Made:
     """A distribution with behaviour tests, to be changed."""
     own = copy_of(small, tmp_path)
-    (own.root / "tests/behaviour").mkdir(parents=True)
+    write_files(own.root, {"tests/behaviour/harness.py": ""})
     return own
 
 

@@ -153,7 +153,7 @@ def _whole_edit(box: Box) -> list[str]:
 
 def _keeps_tests(box: Box) -> None:
     """A distribution that has its tests with it: `new` begins some."""
-    (box.made.root / "tests/behaviour").mkdir(parents=True)
+    write_files(box.made.root, {"tests/behaviour/harness.py": ""})
 
 
 def _begun(box: Box) -> Any:
