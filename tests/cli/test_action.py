@@ -16,6 +16,8 @@ import yaml
 from distribution import REPO, Made, make_distribution
 from packages import Env
 
+from patchctl.cli import verbs as all_verbs
+
 ACTION: dict[str, Any] = yaml.safe_load((REPO / "action.yml").read_text(encoding="utf-8"))
 STEPS: list[dict[str, Any]] = ACTION["runs"]["steps"]
 CI = yaml.safe_load((REPO / ".github/workflows/ci.yml").read_text(encoding="utf-8"))
@@ -122,3 +124,15 @@ def test_the_workflow_has_every_python() -> None:
     from test_pythons import VERSIONS
 
     assert CI["jobs"]["tool"]["strategy"]["matrix"]["python"] == VERSIONS
+
+
+def test_the_templates_name_what_is_there() -> None:
+    """Commands that patchctl has, files that are there, targets of make."""
+    templates = [*(REPO / ".github/ISSUE_TEMPLATE").glob("*.yml"), REPO / ".github/PULL_REQUEST_TEMPLATE.md"]
+    text = "\n".join(one.read_text(encoding="utf-8") for one in templates)
+    verbs = set(re.findall(r"`patchctl ([a-z]\w*)", text))
+    assert len(verbs) > 5 and verbs <= {*all_verbs()}
+    files = set(re.findall(r"[\w/-]+\.md", text))
+    assert len(files) > 3 and [name for name in files if not (REPO / name).is_file()] == []
+    targets = re.findall(r"`make ([\w-]+)", text)
+    assert targets and all(f"\n{name}:" in (REPO / "Makefile").read_text() for name in targets)
