@@ -43,6 +43,7 @@ _GROUPS = {
         "bundle": "Carry a profile to machines without a network, in one file.",
         "install": "Install patched trees into a Python environment.",
         "requirements": "Print a profile's locked dependencies as pip reads them.",
+        "sbom": "Print a profile's bill of materials, CycloneDX or SPDX.",
         "cluster": "Check every node of a Ray cluster, or apply to all of them.",
     },
     "Maintain patches": {

@@ -35,6 +35,9 @@ if TYPE_CHECKING:
 )
 @click.option("--alone", is_flag=True, help="Every feature has to apply on its pin with only what it requires, too.")
 @click.option("--static", is_flag=True, help="Only what needs no source: patches, names, headers, digests, pages.")
+@click.option(
+    "--lint", is_flag=True, help="Only the patch files: their rules, and how they go together. No lock, page or proof."
+)
 @click.option("--quiet", "-q", is_flag=True, help="With text: print findings, and nothing else.")
 @format_option("patchctl.findings.render:VerifyOutput")
 @click.pass_obj
@@ -46,6 +49,7 @@ def command(
     proven: bool,
     alone: bool,
     static: bool,
+    lint: bool,
     quiet: bool,
     output: str,
 ) -> int:
@@ -68,22 +72,25 @@ def command(
     from patchctl.findings.render import report_text, verify_output
 
     if workspace is not None:
-        _refuse_sources(sources, static, proven, alone)
+        _refuse_sources(sources, static, proven, alone, lint)
         root, report = _workspace(app, workspace.absolute(), silent=output == "json")
     else:
         if alone and static:
             raise WrongUse("--alone builds stacks, and --static leaves sources alone", hint="leave one of both out")
+        if lint and (proven or alone):
+            raise WrongUse("--lint is for patch files alone", hint="leave --proven and --alone out")
         silent = output == "json"
-        root, report = _distribution(app, None if static else sources, proven=proven, isolated=alone, silent=silent)
+        chosen = None if static or lint else sources
+        root, report = _distribution(app, chosen, proven=proven, isolated=alone, lint=lint, silent=silent)
     shown = Shown(report, "verify", root, all_rules() if output == "sarif" else {})
     print_findings(app, output, shown, verify_output(report), lambda style: report_text(report, style, quiet=quiet))
-    return report.exit_code(skip_unavailable=skip_unavailable or static)
+    return report.exit_code(skip_unavailable=skip_unavailable or static or lint)
 
 
 def _distribution(
-    app: App, sources: Sources | None, *, proven: bool, isolated: bool, silent: bool
+    app: App, sources: Sources | None, *, proven: bool, isolated: bool, lint: bool, silent: bool
 ) -> tuple[Path, Report]:
-    from patchctl.check.distribution import verify_distribution
+    from patchctl.check.distribution import lint_distribution, verify_distribution
     from patchctl.check.series import manifest_findings
     from patchctl.cli.output_pages import output_pages
     from patchctl.manifest.diagnostics import InvalidManifest
@@ -95,12 +102,14 @@ def _distribution(
         app.distribution = dist = Distribution.load(root)
     except InvalidManifest as error:
         return root, manifest_findings(root, error)
+    if lint:
+        return root, lint_distribution(dist)
     options = None if sources is None else sources.options()
     pages = output_pages(root)
     return root, verify_distribution(dist, options, app.progress(silent), pages, proven=proven, isolated=isolated)
 
 
-def _refuse_sources(sources: Sources, static: bool, proven: bool, alone: bool) -> None:
+def _refuse_sources(sources: Sources, static: bool, proven: bool, alone: bool, lint: bool) -> None:
     """Raise WrongUse for what has no meaning for a workspace: a job that asks for it would pass for another reason."""
     asked = {
         "--source": sources.source != "auto",
@@ -108,6 +117,7 @@ def _refuse_sources(sources: Sources, static: bool, proven: bool, alone: bool) -
         "--static": static,
         "--proven": proven,
         "--alone": alone,
+        "--lint": lint,
     }
     for option, given in asked.items():
         if given:

@@ -23,17 +23,14 @@ def version_lines(app: App) -> list[str]:
 
 def _described(root: Path) -> str:
     """Return where a distribution is, and its commit if it has one."""
-    from patchctl.git.revisions import head_commit
-    from patchctl.manifest.default_roots import installed_commit, own_root, used_at
+    from patchctl.distributions.commit import commit_of
+    from patchctl.manifest.default_roots import own_root, used_at
     from patchctl.terminal.text import visible_line
 
     shown = visible_line(str(root))
-    there = used_at(root)
+    there, commit = used_at(root), commit_of(root)
     if there is not None:
-        revision = f"@{there.revision}" if there.revision else ""
-        return f"{shown}, {there.address}{revision}, commit {there.commit}"
-    if root == own_root():
-        commit = installed_commit()
-        return f"{shown}, installed with patchctl" + (f", commit {commit}" if commit else "")
-    commit = head_commit(root)
+        shown += f", {there.address}" + (f"@{there.revision}" if there.revision else "")
+    elif root == own_root():
+        shown += ", installed with patchctl"
     return shown + (f", commit {commit}" if commit else "")

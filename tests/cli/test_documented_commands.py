@@ -111,7 +111,7 @@ PARSED = {
     r".*\b(?:garden|harbour|weather)\b": "is of the example: test_example.py",
 }
 # They read, and are about what the twin has not: all features, and training.
-ON_THE_REAL_ONE = ("list", "show", "recipe", "requirements", "preflight")
+ON_THE_REAL_ONE = ("list", "show", "recipe", "requirements", "sbom", "preflight")
 READS = ("doctor", "status", "verify", "identify", "blame", "drift")
 FINE = (0, 1, 10, 20)  # done, findings, and what `drift` and `rebase` say of patches
 
