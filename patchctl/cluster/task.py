@@ -45,7 +45,8 @@ send({name: [*place_of(name), version_of(distribution)] for name, distribution i
 """
 # -I keeps PYTHONPATH and user site-packages out of patchctl's own process; they are only inspected.
 _START = "import sys; sys.path.insert(0, sys.argv[1]); from patchctl.__main__ import node; node()"
-_SPAWN_SECONDS = 60.0
+# What a spawned process may take of the node's time: its imports take a minute on a loaded host.
+_SPAWN_SHARE = 0.5
 
 
 def answer(payload: bytes, request: dict[str, Any], bundle: bytes | None) -> dict[str, Any]:
@@ -91,7 +92,7 @@ def _views(request: dict[str, Any], workspace: str) -> dict[str, Any]:
     own: dict[str, Any] = {}
     with _as_training_starts(start, request["drop"]):
         exec(_LOOK, {"packages": request["names"], "send": own.update})
-        return {"worker": own, "spawned": _spawned(request["names"])}
+        return {"worker": own, "spawned": _spawned(request["names"], request["seconds"] * _SPAWN_SHARE)}
 
 
 @contextmanager
@@ -109,7 +110,7 @@ def _as_training_starts(start: list[str], drop: list[str]) -> Iterator[None]:
         sys.path[:] = kept
 
 
-def _spawned(names: dict[str, str]) -> dict[str, Any]:
+def _spawned(names: dict[str, str], seconds: float) -> dict[str, Any]:
     """Look from a process started like an engine, by multiprocessing's spawn, which passes on environment and sys.path.
 
     The target is `exec`, so that the new process need not import a module of ours.
@@ -120,8 +121,8 @@ def _spawned(names: dict[str, str]) -> dict[str, Any]:
     try:
         process.start()
         its.close()
-        if not mine.poll(_SPAWN_SECONDS):
-            return {"error": f"a spawned process did not answer within {_SPAWN_SECONDS:.0f} s"}
+        if not mine.poll(seconds):
+            return {"error": f"a spawned process did not answer within {seconds:.0f} s, half of --timeout"}
         found: dict[str, Any] = mine.recv()
         return found
     except (OSError, EOFError) as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import sys
 import time
@@ -281,6 +282,22 @@ def test_a_node_that_takes_too_long_is_ended(
     assert time.monotonic() - began < 200
     status = Path(f"/proc/{(tmp_path / 'pid').read_text().strip()}/stat")
     assert not status.exists() or status.read_text().split()[2] == "Z"  # nobody waits for orphans in some containers
+
+
+def test_a_spawned_process_may_take_half_of_the_nodes_time(
+    payload: bytes, made: Made, workspace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a loaded host its imports take a minute, so that a limit of its own made nodes differ which do not."""
+    slow = tmp_path / "python"
+    slow.write_text("#!/bin/sh\nexec sleep 600\n")
+    slow.chmod(0o755)
+    monkeypatch.setattr("multiprocessing.spawn._python_exe", os.fsencode(slow))
+    began = time.monotonic()
+    answer = task.answer(payload, request_for(workspace, made, seconds=30.0).as_json(), None)
+    assert time.monotonic() - began < 45
+    facts = answer["facts"]
+    assert facts["unseen"] == {"spawned": "a spawned process did not answer within 15 s, half of --timeout"}
+    assert {s["view"] for s in facts["seen"]} == {"worker"}
 
 
 def test_the_same_distribution_gives_the_same_kit(made: Made) -> None:
