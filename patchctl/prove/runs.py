@@ -151,7 +151,7 @@ class Bench:
                 )
             except subprocess.TimeoutExpired:
                 late = PytestOutcome(Path(test).name, "", "error", f"pytest {LATE} {self.timeout:.0f} s")
-                return PytestRun([late], command=typed)
+                return PytestRun([late], {test}, typed)
             if not report.exists():
                 said = (done.stdout.strip().splitlines() or [""])[-1]
                 outcome = PytestOutcome(Path(test).name, "", "error", f"pytest ended with {done.returncode}: {said}")
@@ -181,6 +181,14 @@ class Bench:
         words = [sys.executable, "-m", "pytest", str(self.root / test), f"--trees={trees.resolve()}", "--slow"]
         return shlex.join([*words, *options, *(["-m", marks] if marks else [])])
 
+    def _judged_late(self, run: PytestRun, test: str, patched: Path, mark: str) -> PytestRun:
+        """A run that did not end: failed if the same tests are green on the patched trees now, which is part of what shows it."""
+        green = self._run(test, patched, mark)
+        if not green.outcomes or any(one.result != "passed" for one in green.outcomes):
+            return run
+        outcomes = [_failed_if_late(one, mark) for one in run.outcomes]
+        return PytestRun(outcomes, run.used | green.used, run.command, run.output)
+
     def run_mutant(self, mutant: Mutant, feature: str, tests: Sequence[str], trees: Path, patched: Path) -> PytestRun:
         """Run tests on the mutated trees until one fails, which is the proof, beginning with the part that it is named for.
 
@@ -198,14 +206,14 @@ class Bench:
         for test in sorted(tests, key=is_elsewhere):
             for mark in ("on", "misuse"):
                 run = self._run(test, trees, mark, "-x")
-                if run.late and all(one.result == "passed" for one in self._run(test, patched, mark).outcomes):
-                    run.outcomes = [
-                        replace(one, mark=mark, result="failed") if one.is_late else one for one in run.outcomes
-                    ]
-                total.add(run)
+                total.add(self._judged_late(run, test, patched, mark) if run.late else run)
                 if total.red:
                     return total
         return total
+
+
+def _failed_if_late(one: PytestOutcome, mark: str) -> PytestOutcome:
+    return replace(one, mark=mark, result="failed") if one.is_late else one
 
 
 def _outcome(case: ElementTree.Element) -> PytestOutcome:

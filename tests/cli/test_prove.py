@@ -290,7 +290,9 @@ def test_a_mutation_that_hangs_is_red_where_the_patched_trees_do_not(made: Made,
     assert feature["status"] == "proven"
     (red,) = [one for one in feature["mutants"]["typo"] if one["result"] == "failed"]
     assert red["mark"] == "on" and "was killed after" in red["message"]
-    assert next(iter(recorded(made, "v1", "typo").results["mutant"].values())) == "on failed"
+    proof = recorded(made, "v1", "typo")
+    assert next(iter(proof.results["mutant"].values())) == "on failed"
+    assert proof.files.keys() == {TEST, PROBE}
 
 
 def test_a_mutation_that_hangs_where_the_patched_trees_do_is_not_proven(made: Made) -> None:

@@ -67,7 +67,7 @@ def test_both_ways_train_alike(scripts: Scripts, tree: Path, tmp_path: Path) -> 
     ("file", "was", "now", "said"),
     [
         # The clipped ratio is not 1, and the gradient another.
-        ("utils/losses.py", "log_prob.detach() if config.skip", "log_prob.detach() + 1 if config.skip", "grad_norm"),
+        ("utils/losses.py", "log_prob.detach() if skip", "log_prob.detach() + 1 if skip", "grad_norm"),
         (
             "engine/fsdp/transformer_impl.py",
             "(logits=logits_rmpad, labels=",

@@ -169,7 +169,7 @@ def test_tasks_on_every_node_have_the_environment(cluster: Cluster, torch_python
 
 
 def test_status_is_quiet_when_all_is_there(cluster: Cluster) -> None:
-    done = cluster.status("--nodes", 3, *RECIPE)
+    done = cluster.status("--nodes", 3, *RECIPE, PATCHCTL_NO_PROGRESS="1")
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.endswith("3 of 3 nodes, 48 of 48 NPU\n")
 
