@@ -157,7 +157,7 @@ async def carried(two):
 
 
 async def held_back(two):
-    """How many requests a plan moves off a crowded server: when all run; while two wait; while one is on its way; with other weights on
+    """How many requests a plan moves off a crowded server: when all run; when two wait there; while one is on its way; with other weights on
     the idle one. And how many of the server's wait by its own account, when one gets no tokens."""
     found = {}
     for name, number in (("all run", 8), ("two wait", 10)):

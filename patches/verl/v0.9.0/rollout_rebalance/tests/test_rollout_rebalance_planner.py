@@ -106,13 +106,20 @@ def test_as_many_as_gain_most_by_every_number_there_is(planner: Any) -> None:
 
 
 @pytest.mark.on
-def test_nothing_moves_while_a_request_waits(planner: Any) -> None:
-    """Anywhere: not in the tail yet, or still busy with the requests of the last plan."""
-    for other in ("a", "b", "c"):
-        servers = {name: server(planner, name, *[500] * number) for name, number in (("a", 8), ("b", 1), ("c", 4))}
-        assert moves(planner, servers)
-        servers[other] = server(planner, other, *[500] * len(servers[other].requests), waiting=True)
-        assert moves(planner, servers) == []
+def test_a_server_with_a_request_that_waits_takes_none_and_gives_those_that_run(planner: Any) -> None:
+    """Whatever waits elsewhere: it is full there, or still busy with the requests of the last plan."""
+    number = {"a": 8, "b": 1, "c": 4}
+    servers = {name: server(planner, name, *[500] * many) for name, many in number.items()}
+    plain = moves(planner, servers, gain=0.05)
+    assert {one[1:] for one in plain} == {("a", "b")}
+    servers["b"] = server(planner, "b", 500, waiting=True)
+    assert {one[1:] for one in moves(planner, servers, gain=0.05)} == {("a", "c")}
+    servers["c"] = server(planner, "c", *[500] * 4, waiting=True)
+    assert moves(planner, servers, gain=0.05) == []
+    waits, runs = server(planner, "w", 1, 2, waiting=True), server(planner, "a", *[500] * 8)
+    crowded = planner.Server(waits.requests + runs.requests, None, 64, 1 << 20)
+    made = moves(planner, {"a": crowded, "b": server(planner, "b")})
+    assert made and {one[0][0] for one in made} == {"a"}, "the two that wait are the cheapest, and stay"
 
 
 @pytest.mark.on

@@ -10,26 +10,40 @@ from harness import Upstream
 
 KEY = "actor_rollout_ref.rollout.rollout_rebalance"
 ROLLOUT = "actor_rollout_ref.rollout"
+FITS = [
+    "actor_rollout_ref.actor.use_dynamic_bsz=True",
+    f"{ROLLOUT}.log_prob_use_dynamic_bsz=True",
+    f"{ROLLOUT}.name=vllm",
+]
+FITS += ["algorithm.adv_estimator=grpo"]
+ON = [*FITS, f"{KEY}.enable=True"]
+ONE_STEP, FULLY = ["one_step_off_policy", *ON], ["fully_async_policy", *ON]
 TAKEN: list[list[str]] = [
-    [],
-    [f"{KEY}.enable=True"],
-    [f"{KEY}.enable=True", f"{KEY}.token_seconds=[[1,0.02],[64,0.05]]", f"{KEY}.prompt_tokens_per_second=9000"],
-    [f"{KEY}.enable=True", "trainer.n_gpus_per_node=1", f"{ROLLOUT}.nnodes=2", f"{ROLLOUT}.n_gpus_per_node=2"],
+    FITS,
+    ON,
+    [*ON, f"{KEY}.token_seconds=[[1,0.02],[64,0.05]]", f"{KEY}.prompt_tokens_per_second=9000"],
+    [*ON, "trainer.n_gpus_per_node=1", f"{ROLLOUT}.nnodes=2", f"{ROLLOUT}.n_gpus_per_node=2"],
+    ONE_STEP,
+    FULLY,
 ]
 REFUSED = {
-    "is neither True nor False": [f"{KEY}.enable=no"],
-    "interval=0: set it to above 0": [f"{KEY}.enable=True", f"{KEY}.interval=0"],
-    "horizon=0.5: set it to a whole number": [f"{KEY}.enable=True", f"{KEY}.horizon=0.5"],
-    "min_gain=1.5: set it to from 0 to below 1": [f"{KEY}.enable=True", f"{KEY}.min_gain=1.5"],
-    "max_moves=True: set it to a whole number": [f"{KEY}.enable=True", f"{KEY}.max_moves=True"],
-    "token_seconds=[1, 0.02]: set it to pairs": [f"{KEY}.enable=True", f"{KEY}.token_seconds=[1,0.02]"],
-    "prompt_tokens_per_second=-1: set it to above 0": [f"{KEY}.enable=True", f"{KEY}.prompt_tokens_per_second=-1"],
-    "name=vllm, not sglang": [f"{KEY}.enable=True", f"{ROLLOUT}.name=sglang"],
-    "set actor_rollout_ref.rollout.full_determinism=False": [f"{KEY}.enable=True", f"{ROLLOUT}.full_determinism=True"],
-    "disaggregation.enabled=False": [f"{KEY}.enable=True", f"{ROLLOUT}.disaggregation.enabled=True"],
-    "set actor_rollout_ref.model.lora.merge=True": [f"{KEY}.enable=True", "actor_rollout_ref.model.lora_rank=8"],
-    "there is nowhere to move to": [f"{KEY}.enable=True", "trainer.n_gpus_per_node=1"],
-    "is another one": [f"{KEY}.enable=True", "another balancer"],
+    "is neither True nor False": [*FITS, f"{KEY}.enable=no"],
+    "interval=0: set it to above 0": [*ON, f"{KEY}.interval=0"],
+    "horizon=0.5: set it to a whole number": [*ON, f"{KEY}.horizon=0.5"],
+    "min_gain=1.5: set it to from 0 to below 1": [*ON, f"{KEY}.min_gain=1.5"],
+    "max_moves=True: set it to a whole number": [*ON, f"{KEY}.max_moves=True"],
+    "token_seconds=[1, 0.02]: set it to pairs": [*ON, f"{KEY}.token_seconds=[1,0.02]"],
+    "prompt_tokens_per_second=-1: set it to above 0": [*ON, f"{KEY}.prompt_tokens_per_second=-1"],
+    "name=vllm, not sglang": [*ON, f"{ROLLOUT}.name=sglang"],
+    "set actor_rollout_ref.rollout.full_determinism=False": [*ON, f"{ROLLOUT}.full_determinism=True"],
+    "disaggregation.enabled=False": [*ON, f"{ROLLOUT}.disaggregation.enabled=True"],
+    # main_ppo asks vllm about adapters before, which is not here.
+    "set actor_rollout_ref.model.lora.merge=True": [*ONE_STEP, "actor_rollout_ref.model.lora_rank=8"],
+    "there is nowhere to move to": [*ON, "trainer.n_gpus_per_node=1"],
+    # Entry points that call verl's validate_config when Ray runs, or not at all.
+    "interval=-1: set it to above 0": [*ONE_STEP, f"{KEY}.interval=-1"],
+    "interval=-2: set it to above 0": [*FULLY, f"{KEY}.interval=-2"],
+    "is another one": [*ON, "another balancer"],
 }
 
 

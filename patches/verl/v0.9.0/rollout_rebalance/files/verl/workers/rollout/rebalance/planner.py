@@ -88,8 +88,8 @@ class Move(NamedTuple):
 def plan(servers: Mapping[str, Server], speeds: Speeds, policy: Policy) -> list[Move]:
     """Moves after which a server that gives, and those that it gave to, are done sooner than it would have been; [] if there are none.
 
-    Pairs of the fullest and the emptiest server, until none gains `policy.gain` of the fuller one's time. While any request
-    waits nothing moves: a server that is behind with its prompts gains nothing by more of them.
+    Pairs of the fullest and the emptiest server, until none gains `policy.gain` of the fuller one's time. A server with a
+    request that waits takes none, since it is full or behind with its prompts; it gives of those that run.
 
     Args:
         servers: by name. None of their requests is given twice.
@@ -98,14 +98,14 @@ def plan(servers: Mapping[str, Server], speeds: Speeds, policy: Policy) -> list[
     Raises:
         ValueError: impossible numbers.
     """
-    if not speeds.token or any(one.waiting for server in servers.values() for one in server.requests):
+    if not speeds.token:
         return []
     if speeds.prompt <= 0 or min(speeds.token.values()) < 0 or policy.horizon < 1:
         raise ValueError(f"impossible numbers: {speeds} {policy}")
     made: list[Move] = []
     for version in {server.version for server in servers.values()}:
         rooms = [_Room(name, one) for name, one in sorted(servers.items()) if one.version == version]
-        pairs = [(source, to) for source in rooms for to in rooms]
+        pairs = [(source, to) for source in rooms for to in rooms if not to.waiting]
         while pairs:
             # The widest pair gains most; where its requests cannot move or do not fit, the next one is tried.
             source, to = max(pairs, key=lambda pair: pair[0].count - pair[1].count)
@@ -130,8 +130,10 @@ class _Room:
         self.count = len(server.requests)
         self.used = sum(one.context for one in server.requests)
         self.prompts = 0  # tokens that it has to compute anew
+        self.waiting = any(one.waiting for one in server.requests)
         # The cheapest first.
-        self.movable = sorted((one for one in server.requests if one.movable), key=lambda one: one[1::-1])
+        running = (one for one in server.requests if one.movable and not one.waiting)
+        self.movable = sorted(running, key=lambda one: one[1::-1])
 
     def give(self, requests) -> None:
         self.count -= len(requests)
