@@ -21,6 +21,7 @@ from safetensors.torch import load_file  # noqa: E402
 from transformers import AutoModelForCausalLM  # noqa: E402
 from vllm import SamplingParams  # noqa: E402
 from vllm.model_executor.model_loader.utils import process_weights_after_loading  # noqa: E402
+from vllm_ascend import ascend_forward_context as forward_context  # noqa: E402
 from vllm_ascend.eplb import on_demand  # noqa: E402
 
 MODEL, CASE = sys.argv[1:]
@@ -80,13 +81,18 @@ class Engine:
         return [self.hf.generate(torch.tensor([one]), **asked)[0, -steps:].tolist() for one in PROMPTS]
 
     def sleep(self, level=2):
-        """Sleep and what it loses at level 2: what load_model allocated, but for parameters and buffers of the model."""
+        """Sleep, and at level 2 what is then in memory that load_model allocated."""
         self.worker.sleep(level)
-        lost = {"log2phy": 1 << 20, "moe_load": -7, "load_counter": -7}  # the last where statistics have stages
+        lost = {
+            "log2phy": 1 << 20,
+            "moe_load": -7,
+            "load_counter": -7,
+            "global_expert_map": -7,
+            "expert_ids_per_ep_rank": -7,
+        }
         for layer in self.layers if level == 2 else []:
-            assert not lost.keys() & dict(layer.named_buffers()).keys()
             for name, value in lost.items():
-                if hasattr(layer, name):
+                if hasattr(layer, name):  # load_counter where statistics have stages
                     getattr(layer, name).fill_(value)
 
     def wake_up_and_update(self):
@@ -148,6 +154,7 @@ def rollout(engine):
     one = {"awake": engine.placement(), "tokens": engine.tokens(), "hf": engine.hf_tokens()}
     one["moved"] = engine.placement()
     engine.worker.sleep(1)
+    engine.runner.eplb_on_demand.before_step()  # of a data parallel engine whose peers are awake
     one["asleep"] = engine.placement()
     engine.sleep(2)
     return one
@@ -240,6 +247,8 @@ def refused(engine):
 def main():
     dist.init_process_group("gloo")
     before = processes()
+    if CASE == "rounds":
+        forward_context._select_a2_moe_comm_method = lambda *args: forward_context.MoECommType.ALLTOALL
     engine = Engine()
     seen = {"processes": before, "case": globals()[CASE](engine)}
     dist.barrier()

@@ -157,14 +157,12 @@ def test_wrong_settings_are_refused_at_start(upstream: Upstream) -> None:
 
 @pytest.mark.off
 def test_without_it_an_update_after_moves_is_wrong_as_upstream(upstream: Upstream, tiny_models: TinyModels) -> None:
-    """Balanced from the engine's start on. New weights are loaded where experts were at the start, and tokens go where they have moved to; sleep
-    at level 2 loses the map, which is no buffer."""
+    """Balanced from the engine's start on. New weights are loaded where experts were at the start, and tokens go where they have moved to."""
     for made in upstream.run("probe_eplb_update_0_23.py", tiny_models.qwen3_moe, procs=RANKS, **NPU):
         assert made["moved"] != made["first"]
         assert made["tokens"] == made["hf"]
         assert made["updated"] != made["updated hf"]
         assert made["map of the start"] == made["updated hf"] != made["hf"]
-        assert not [name for name in made["buffers"] if "log2phy" in name]
 
 
 @pytest.mark.off

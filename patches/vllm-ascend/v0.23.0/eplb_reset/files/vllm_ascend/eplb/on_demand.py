@@ -4,8 +4,7 @@
 Upstream balances from the engine's start on and never puts experts back. In reinforcement learning new weights arrive:
 the weight loader writes experts where the map of the start says (`_expert_map`, which balancing never changes), while
 tokens go where `log2phy` says, which balancing does change. So an update after any move gives experts the weights of
-others. Sleep at level 2 discards `log2phy` and the loads, which are no buffers of the model; and planner, its manager
-and the buffers for incoming experts stay while the model is trained.
+others. And planner, its manager and the buffers for incoming experts stay while the model is trained.
 
 With `additional_config["eplb_config"]["on_demand"]` an engine starts without balancing. The first step after `wake_up`
 begins it, for the weights as they are then; `sleep` ends it and leaves maps and weights as they were loaded. Both are
@@ -22,7 +21,6 @@ from vllm.logger import logger
 
 from vllm_ascend.eplb.adaptor.vllm_adaptor import EPLB_EXPERT_WEIGHT_NAMES, VllmEplbAdaptor
 from vllm_ascend.eplb.core.eplb_device_transfer_loader import D2DExpertWeightLoader, ExpertWeightUpdateState
-from vllm_ascend.eplb.core.eplb_utils import generate_log2phy_map
 from vllm_ascend.eplb.core.eplb_worker import EplbProcess
 from vllm_ascend.eplb.eplb_updator import EplbUpdator
 
@@ -149,10 +147,7 @@ class OnDemandEplb:
                     "before the engine computes"
                 )
         if self.initial is None:
-            self.initial = _placement(adaptor, self.tp_size)
-        # Also after `stop` has done it: sleep discards log2phy and the loads, which are no buffers of the model.
-        _write_placement(adaptor, self.initial)
-        adaptor.clear_all_moe_loads()
+            self.initial = _placement(adaptor)
         self._launch(adaptor)
 
     def _launch(self, adaptor):
@@ -256,17 +251,16 @@ def _refuse(runner):
         )
 
 
-def _placement(adaptor: VllmEplbAdaptor, tp_size: int) -> tuple[torch.Tensor, torch.Tensor]:
+def _placement(adaptor: VllmEplbAdaptor) -> tuple[torch.Tensor, torch.Tensor]:
     """
     Get the placement before the first start.
 
     Returns:
         expert maps (layers, ranks, experts) and log2phy (layers, experts), both int32, on the CPU
     """
-    every = [layer.global_expert_map.cpu().clone() for layer in adaptor.moe_layers]
-    # Not read from the layers: sleep may have discarded log2phy before. Without a map file all layers are alike.
-    log2phy = generate_log2phy_map(every[0], adaptor.ep_rank, tp_size=tp_size)
-    return torch.stack(every), torch.stack([log2phy] * len(every))
+    layers = adaptor.moe_layers
+    maps, places = [layer.global_expert_map for layer in layers], [layer.get_log2phy_map() for layer in layers]
+    return torch.stack(maps).cpu(), torch.stack(places).cpu()
 
 
 def _write_placement(adaptor: VllmEplbAdaptor, placement: tuple[torch.Tensor, torch.Tensor]):

