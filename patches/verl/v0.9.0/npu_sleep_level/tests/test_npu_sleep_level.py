@@ -35,13 +35,19 @@ FITS = [
     "algorithm.adv_estimator=grpo",
 ]
 ON = [*FITS, f"{KEY}=2"]
-MTP = [f"+{MODEL}.mtp.enable=True", f"+{MODEL}.mtp.enable_rollout=True"]
+MTP = [f"{MODEL}.mtp.enable=True", f"{MODEL}.mtp.enable_rollout=True"]
 REFUSED = {
     "is neither 1 nor 2": [*FITS, f"{KEY}=0"],
     "=True is neither 1 nor 2": [*FITS, f"{KEY}=True"],
     "name=vllm, not sglang": [*ON, f"{ROLLOUT}.name=sglang"],
     "set actor_rollout_ref.rollout.free_cache_engine=True": [*ON, f"{ROLLOUT}.free_cache_engine=False"],
-    "set actor_rollout_ref.model.lora.merge=True": ["one_step_off_policy", *ON, f"{MODEL}.lora_rank=8"],
+    # main_ppo asks vllm about adapters before, which is not here.
+    "set actor_rollout_ref.model.lora.merge=True": [
+        "one_step_off_policy",
+        *ON,
+        f"{ROLLOUT}.free_cache_engine=True",
+        f"{MODEL}.lora_rank=8",
+    ],
     "a drafter has weights of its own": [*ON, *MTP],
     "set actor_rollout_ref.rollout.quantization=null": [*ON, f"{ROLLOUT}.quantization=fp8"],
 }
