@@ -4,10 +4,10 @@ Usage: probe_level2_state.py STANDIN EXCHANGE MODEL [EPLB]
 
 STANDIN prepares the engine, EXCHANGE is how tokens reach the experts of other ranks (`allgather` or `alltoall`), EPLB an `eplb_config`. Asleep,
 and again when it is mapped, all memory that load_model allocated is overwritten with ones: what somebody else left there. Weights are loaded
-as verl loads them: awake, by a checkpoint's names, then process_weights_after_loading. Prints for each time the engine's greedy tokens and
-Hugging Face's; which tensors differ from a freshly loaded engine's when at the end the first weights are there again; which buffers have
-another address; how many tokens experts were given, and whether that was as before at each waking; how many bytes were overwritten; and
-the names that a checkpoint of the model would have.
+as verl loads them: awake, by a checkpoint's names, then process_weights_after_loading. Prints for each time the engine's greedy tokens and how
+far the worst of them is behind Hugging Face's best; which tensors differ from a freshly loaded engine's when at the end the first weights are
+there again; which buffers have another address; how many tokens experts were given, and whether that was as before at each waking; how many
+bytes were overwritten; and the names that a checkpoint of the model would have.
 """
 
 import hashlib
@@ -166,9 +166,16 @@ class Engine:
     def tokens(self):
         params = SamplingParams(temperature=0, max_tokens=LENGTH, ignore_eos=True)
         outputs = self.llm.generate([{"prompt_token_ids": one} for one in PROMPTS], params, use_tqdm=False)
-        greedy = {"max_new_tokens": LENGTH, "do_sample": False, "eos_token_id": None}
-        hugging_faces = [self.hf.generate(torch.tensor([one]), **greedy)[0, -LENGTH:].tolist() for one in PROMPTS]
-        return [[list(one.outputs[0].token_ids) for one in outputs], hugging_faces]
+        given = [list(one.outputs[0].token_ids) for one in outputs]
+        return [given, max(map(self.behind, PROMPTS, given))]
+
+    @torch.no_grad()
+    def behind(self, prompt, answer):
+        """How far Hugging Face has an answer's worst token behind its best one, in standard deviations of its logits: 0 where it would give
+        the same, little where two tokens or experts are as good, and 3 or so for a token of no meaning."""
+        logits = self.hf(torch.tensor([prompt + answer])).logits[0, len(prompt) - 1 : -1]
+        chosen = logits.gather(-1, torch.tensor(answer)[:, None]).squeeze(-1)
+        return float(((logits.amax(-1) - chosen) / logits.std(-1)).max())
 
 
 def main():

@@ -19,6 +19,8 @@ ENGINE: dict[str, Any] = {
     "env": {"VLLM_ASCEND_ENABLE_NZ": "0", "DYNAMIC_EPLB": "true"},
     "timeout": 600,
 }  # fmt: skip
+# In standard deviations of logits: where two tokens or experts are as good, float32 in another order may take the other.
+TIE = 0.5
 # Upstream's own, so late that no expert moves.
 BALANCING = {
     "dynamic_eplb": True,
@@ -63,10 +65,9 @@ def run(upstream: Upstream, tiny_models: TinyModels, tmp_path_factory: pytest.Te
     return case
 
 
-def of_all_times(one: Any) -> tuple[list[str], set[str]]:
-    """The times at which the engine's tokens were not Hugging Face's, and all answers of Hugging Face."""
-    told = one["tokens"]
-    return [when for when, (tokens, hf) in told.items() if tokens != hf], {str(hf) for _, hf in told.values()}
+def wrong(one: Any) -> list[str]:
+    """The times at which the engine gave tokens that Hugging Face would not."""
+    return [when for when, (_, behind) in one["tokens"].items() if behind > TIE]
 
 
 @pytest.mark.on
@@ -75,8 +76,8 @@ def test_it_computes_as_if_it_was_loaded_with_the_new_weights(run: Any, name: st
     """In cycles with other weights each, the cache awake before the weights, and after an update that ended half-way. In the end the weights
     are the first again, and all that the engine computes with is what a fresh one has, and where graphs have found it."""
     for one in run(name):
-        wrong, answers = of_all_times(one)
-        assert wrong == []
+        assert wrong(one) == []
+        answers = {str(tokens) for tokens, _ in one["tokens"].values()}
         assert len(answers) == len(one["tokens"]) - 1, "updates that make no difference"
         assert (one["other"], one["moved"]) == ([], [])
         assert one["overwritten"] > 1 << 20
@@ -95,8 +96,7 @@ def test_what_experts_were_given_is_counted_on(run: Any) -> None:
 def test_what_upstream_keeps_it_keeps(run: Any, name: str) -> None:
     """Nothing of these is lost when the weights wake first, as verl wakes them."""
     for one in run(name):
-        wrong, _ = of_all_times(one)
-        assert [when for when in wrong if when.startswith(("loaded", "cycle"))] == []
+        assert [when for when in wrong(one) if when.startswith(("loaded", "cycle"))] == []
 
 
 @pytest.mark.off
