@@ -224,6 +224,7 @@ bench-patches: trees  ## what patches gain, as far as a CPU can tell: a simulati
 	$(RUN) benchmarks/bench_data_rebalance.py --out docs/benchmarks.md
 	$(RUN) benchmarks/bench_rollout_rebalance.py --out docs/benchmarks.md
 	$(RUN) benchmarks/bench_hdp.py --out docs/benchmarks.md
+	$(RUN) benchmarks/bench_dynamic_cp.py --out docs/benchmarks.md
 	$(WITH_TORCH) \
 	$(RUN) benchmarks/bench_skip_old_log_prob.py --tree $(TREES)/patched/verl --out docs/benchmarks.md && \
 	$(RUN) benchmarks/bench_ep_reshard.py --trees=$(TREES)/patched --out docs/benchmarks.md && \
