@@ -27,6 +27,8 @@ class OfRelease:
     variables: Mapping[str, str] = field(default_factory=dict)
     # In place of the table's, where a recipe has more.
     sizes: Mapping[str, str] = field(default_factory=dict)
+    # The same by PROFILE/RECIPE, where its switch has nothing to do with those.
+    of_recipe: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     # Whether a run can be given the answers of another one, and what its engine holds be kept.
     looks_closer: bool = True
     # Of known.yaml: by PROFILE/RECIPE, what it `stops` with and `why`.
@@ -37,6 +39,10 @@ class OfRelease:
     def page(self) -> str:
         """The name of its page, without an ending, and of the folder of its records."""
         return f"recipes-{self.name}"
+
+    def sizes_of(self, title: str) -> dict[str, str]:
+        """Of PROFILE/RECIPE."""
+        return {**self.sizes, **self.of_recipe.get(title, {})}
 
     def known_stop(self, title: str, why: str) -> str | None:
         """The reason that known.yaml gives for a recipe that stops so; None for another stop, and for a recipe that is not in it."""
@@ -69,12 +75,17 @@ _OF_VERL = {
             "ray._private.services=watch:wait_for_ray",
             "mbridge.utils.device=deepseek_on_cpu:name_the_device",
             "vllm=deepseek_on_cpu:prepare_engine",
+            "vllm_ascend.sample.sampler=sampling_on_cpu:name_the_operator",
         ),
         "TaskRunnerV1 pid=",
         # MindSpeed asks every module of transformers 5, and each says so: fifty thousand lines.
         {"TRANSFORMERS_VERBOSITY": "error"},
         # An engine has processes of its own: eight ranks with theirs are more than 24 GiB, and two took minutes.
         sizes={"pp": "1", "cp": "1", "devices_per_node": "2"},
+        of_recipe={
+            "qwen3-235b/grpo-dynamic-cp": {"tp": "1", "cp": "2"},  # two ranks that may share a sequence
+            "qwen3-235b/grpo-rebalance": {"rollout_tp": "1", "rollout_dp": "1"},  # two servers
+        },
         looks_closer=False,
     ),
 }

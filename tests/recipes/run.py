@@ -54,7 +54,7 @@ def main() -> int:
     if asked.beside or asked.model:
         profile, _, name = asked.only[0].partition("/")
         run = resolve(known, profile, name)
-        sizes = smaller(run, of.sizes, other)
+        sizes = smaller(run, of.sizes_of(asked.only[0]), other)
         found = look_at(place_of(place, run), known, (profile, name), asked.timeout, sizes, beside(asked))
         print(asked.only[0], json.dumps(found), flush=True)
         return 0 if good(found) else 1
@@ -94,7 +94,7 @@ class Session:
 
     def _other(self, key: Key) -> dict[str, str]:
         """Sizes in place of the table's."""
-        return smaller(resolve(self.known, *key), self.place.of.sizes, self.asked)
+        return smaller(resolve(self.known, *key), self.place.of.sizes_of("/".join(key)), self.asked)
 
     def _place(self, key: Key) -> Place:
         return place_of(self.place, resolve(self.known, *key))

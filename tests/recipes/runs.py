@@ -30,7 +30,7 @@ HERE = Path(__file__).parent
 STANDINS = REPO / "standins"
 UPSTREAMS = ("verl", "vllm", "vllm-ascend", "megatron-lm", "mindspeed")
 # Python's collector takes a fifth of the time of the imports, which are half of a run, six processes at once.
-SITE = "import gc\ngc.set_threshold(50_000, 20, 20)\nimport patchctl_standins.at_start\n"
+SITE = "import gc\ngc.set_threshold(50_000, 20, 20)\nimport patchctl_standins.start\n"
 # Ray starts no worker before it is asked for one, and waits for those that are slow to start on a busy machine.
 FIXED = NOBODYS | {
     "RAY_prestart_worker_first_driver": "0",
@@ -61,6 +61,7 @@ class Place:
         site = self.folder / "site"
         if not site.is_dir():
             _make_site(site, self.trees, self.of)
+        (site / "sitecustomize.py").write_text(SITE)
         path = [
             site,
             HERE,
@@ -119,7 +120,6 @@ def _make_site(site: Path, trees: Path, of: OfRelease) -> None:
     from patchctl_standins.made import entry_points
 
     site.mkdir(parents=True)
-    (site / "sitecustomize.py").write_text(SITE)
     stacks = distribution().release(of.name).stacks
     version = {name: index_version(distribution().stack(name, stacks[name])) for name in ("vllm", "vllm-ascend")}
     versions = {
