@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
 import shutil
 import socket
@@ -24,8 +26,6 @@ def fresh(own: Made) -> Made:
 
 def fetched(made: Made, *args: str) -> dict[str, dict[str, object]]:
     """The sources that a fetch reports, by upstream."""
-    import json
-
     data = json.loads(made.good("fetch", "--profile", "full", "--json", *args))
     assert data["schema"] == "patchctl.fetch/1"
     return {row["upstream"]: row for row in data["sources"]}
@@ -122,6 +122,13 @@ def test_wrong_use(fresh: Made) -> None:
     assert fresh.patchctl("fetch", "--profile", "full", "--mirror", "greeter=ext::sh -c date").returncode == 2
 
 
+def hang_up(server: socket.socket) -> None:
+    """Ends each connection as it comes, until the server is closed."""
+    with contextlib.suppress(OSError):
+        while True:
+            server.accept()[0].close()
+
+
 def test_a_token_of_a_mirror_is_in_no_message_and_in_no_command_line(small: Made, tmp_path: Path) -> None:
     spy = tmp_path / "bin/git"
     spy.parent.mkdir()
@@ -131,7 +138,7 @@ def test_a_token_of_a_mirror_is_in_no_message_and_in_no_command_line(small: Made
     made = replace(small, cache=tmp_path / "cache")
     with socket.create_server(("127.0.0.1", 0)) as server:  # whoever connects gets no answer, and then an end
         server.settimeout(60)
-        threading.Thread(target=lambda: [server.accept()[0].close() for _ in range(9)], daemon=True).start()
+        threading.Thread(target=hang_up, args=(server,), daemon=True).start()
         address = f"https://someone:SECRET@127.0.0.1:{server.getsockname()[1]}/x.git?token=SECRET"
         for mirror, code in ((address, 2), (f"greeter={address}", 0)):
             done = made.patchctl("fetch", "--profile", "full", "--mirror", mirror, env=env)
