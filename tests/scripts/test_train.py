@@ -122,22 +122,24 @@ def test_preflight_is_asked_about_this_very_run(run: Training) -> None:
 @pytest.mark.parametrize("said", [f"--release {OLD}", "PATCHCTL_RELEASE", f"grpo@{OLD}"])
 def test_a_release_is_that_of_every_step(run: Training, said: str) -> None:
     """The newest, on which the profile is taken without a name, has no such recipe; the printed script may be run in another shell."""
-    recipe = f"grpo-sam@{OLD}" if said.startswith("grpo") else "grpo-sam"
+    recipe = f"grpo-sam-npugraph@{OLD}" if said.startswith("grpo") else "grpo-sam-npugraph"
     args = ["qwen3-32b", recipe, *(said.split() if said.startswith("--") else ()), "--dry-run"]
     env = {"PATCHCTL_RELEASE": OLD} if said == "PATCHCTL_RELEASE" else {}
     done = run.shell.run("train.sh", *args, **(run.env | env))
     assert done.returncode == 0, done.stderr
-    assert f"# qwen3-32b/grpo-sam, release {OLD}: " in done.stdout
-    steps = [line for line in done.stdout.splitlines() if " --recipe grpo-sam" in line]
+    assert f"# qwen3-32b/grpo-sam-npugraph, release {OLD}: " in done.stdout
+    steps = [line for line in done.stdout.splitlines() if " --recipe grpo-sam-npugraph" in line]
     assert len(steps) == 2  # preflight, and ray_cluster.sh status
     if env:
         assert done.stdout.index(f"export PATCHCTL_RELEASE={OLD}\n") < done.stdout.index(steps[0])
     else:
-        assert [line for line in steps if f"--release {OLD}" not in line and f"grpo-sam@{OLD}" not in line] == []
+        assert [
+            line for line in steps if f"--release {OLD}" not in line and f"grpo-sam-npugraph@{OLD}" not in line
+        ] == []
 
 
 def test_a_recipe_of_another_release_is_told_with_its_release(run: Training) -> None:
-    done = run.shell.run("train.sh", "qwen3-32b", "grpo-sam", "--dry-run", **run.env)
+    done = run.shell.run("train.sh", "qwen3-32b", "grpo-sam-npugraph", "--dry-run", **run.env)
     assert (done.returncode, done.stdout) == (2, "")
     assert f"on {newest()}: it is one of {OLD}" in done.stderr and f"export PATCHCTL_RELEASE={OLD}" in done.stderr
 
