@@ -12,7 +12,6 @@ Plain Python, seeded: `python benchmarks/bench_dynamic_cp.py [--out docs/benchma
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import platform
 import statistics
 import sys
@@ -50,16 +49,6 @@ def batches(counts: Sequence[int], seeds: int) -> Iterator[Batch]:
                     yield Batch(draw(count, seed), ranks, tokens, share)
 
 
-def load(path: Path) -> ModuleType:
-    """The carried module, which is plain Python."""
-    spec = importlib.util.spec_from_file_location("dynamic_cp_packing", path)
-    assert spec and spec.loader
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
 class Peers:
     """Each gives the time of a batch's micro-batches, one after another, by the older release's cost model."""
 
@@ -69,11 +58,13 @@ class Peers:
     def cost(self, batch: Batch) -> Any:
         return self.hdp.CostModel(ring_share=batch.share)
 
+    def packing(self, batch: Batch, share: float) -> Any:
+        return self.ours.Packing(batch.lengths, batch.ranks, batch.tokens, 1, self.ours.CostModel(ring_share=share))
+
     def packed(self, batch: Batch, share: float) -> list[list[tuple[int, tuple[int, ...]]]]:
         """(ranks, sequences) of each block of each micro-batch, by the patch's packing."""
-        cost = self.ours.CostModel(ring_share=share)
-        packing = self.ours.Packing(batch.lengths, batch.ranks, batch.tokens, 1, cost)
-        return [[(block.ranks, tuple(block.samples)) for block in blocks] for blocks in packing.micro_batches()]
+        found = self.packing(batch, share).micro_batches()
+        return [[(block.ranks, tuple(block.samples)) for block in blocks] for blocks in found]
 
     def time(self, batch: Batch, micro_batches: list[list[tuple[int, tuple[int, ...]]]]) -> float:
         found = 0.0
@@ -103,8 +94,7 @@ class Peers:
 
     def bound(self, batch: Batch) -> float:
         """No packing takes less: each sequence on the ranks that cost least in all, and no rank ever waits."""
-        cost = self.ours.CostModel(ring_share=batch.share)
-        packing = self.ours.Packing(batch.lengths, batch.ranks, batch.tokens, 1, cost)
+        packing = self.packing(batch, batch.share)
         least = (
             min(size * packing.costs[size][one] for size in packing.sizes if size >= packing.fewest[one])
             for one in packing.order
@@ -129,27 +119,27 @@ def table(peers: Peers, seeds: int) -> list[list[object]]:
     for kind, counts, drawn in (("8 to 64", SMALL, seeds), ("256, 1,024", LARGE, max(1, seeds // 6))):
         found = list(batches(counts, drawn))
         for share in SHARES:
-            for shipped in (False, True) if share != SHARES[-1] else (False,):
-                some = [batch for batch in found if batch.share == share]
-                rows.append(
-                    [kind, f"{share}{', as shipped' if shipped else ''}", len(some), *row(peers, some, others, shipped)]
-                )
+            some = [batch for batch in found if batch.share == share]
+            theirs = [[other(batch) for batch in some] for other in (peers.bound, *others.values())]
+            for reckoned in dict.fromkeys((share, SHARES[-1])):
+                said = f"{share}{', as shipped' if reckoned != share else ''}"
+                rows.append([kind, said, len(some), *row(peers, some, theirs, reckoned)])
     return rows
 
 
-def row(peers: Peers, some: list[Batch], others: dict[str, Callable[[Batch], float]], shipped: bool) -> list[str]:
+def row(peers: Peers, some: list[Batch], theirs: list[list[float]], reckoned: float) -> list[str]:
+    """Beside the bound and the peers, whose times are `theirs`; the packing reckons with that share."""
     times, spent = [], []
     for batch in some:
         start = time.process_time()
-        packed = peers.packed(batch, SHARES[-1] if shipped else batch.share)
+        packed = peers.packed(batch, reckoned)
         spent.append((time.process_time() - start) * 1000)
         times.append(peers.time(batch, packed))
-    over = statistics.median(mine / peers.bound(batch) for mine, batch in zip(times, some, strict=True))
-    cells = [f"{over:.3f}"]
-    for other in others.values():
-        ratios = [mine / other(batch) for mine, batch in zip(times, some, strict=True)]
-        slower = sum(ratio > 1 + SAME for ratio in ratios)
-        cells.append(f"{statistics.median(ratios):.3f}, worst {max(ratios):.3f}, slower {slower} times")
+    over, *ratios = [[mine / one for mine, one in zip(times, column, strict=True)] for column in theirs]
+    cells = [f"{statistics.median(over):.3f}"]
+    for column in ratios:
+        slower = sum(ratio > 1 + SAME for ratio in column)
+        cells.append(f"{statistics.median(column):.3f}, worst {max(column):.3f}, slower {slower} times")
     return [*cells, f"{statistics.median(spent):.0f} ms"]
 
 
@@ -159,9 +149,10 @@ def calls(peers: Peers) -> list[list[object]]:
     for count, ranks in ((1024, 8), (8192, 64)):
         worst = (0.0, "", 0)
         for name, (_, tokens, draw) in CASES.items():
-            batch = Batch(draw(count, 0), ranks, max(tokens, -(-max(draw(count, 0)) // ranks // 128 + 1) * 128), 0.3)
+            lengths = draw(count, 0)
+            batch = Batch(lengths, ranks, max(tokens, -(-max(lengths) // ranks // 128 + 1) * 128), SHARES[-1])
             start = time.process_time()
-            peers.packed(batch, 0.3)
+            peers.packed(batch, batch.share)
             worst = max(worst, (time.process_time() - start, name, batch.tokens))
         rows.append([f"{count:,}", ranks, f"{worst[2]:,}", worst[1], f"{worst[0] * 1000:.0f} ms"])
     return rows
@@ -175,7 +166,9 @@ def main() -> int:
     parser.add_argument("--mcore-dev", type=Path, metavar="TREE", help="a checkout of Megatron-LM's branch dev")
     args = parser.parse_args()
     path = args.packing or max(REPO.glob(SCHEDULER))
-    peers = Peers(load(path), load_packing(REPO / PACKING), mcore_scheduler(args.mcore_dev) if args.mcore_dev else None)
+    peers = Peers(
+        load_packing(path), load_packing(REPO / PACKING), mcore_scheduler(args.mcore_dev) if args.mcore_dev else None
+    )
     command = f"python benchmarks/bench_dynamic_cp.py{' --mcore-dev TREE' if args.mcore_dev else ''}"
     blocks = [
         f"Computed, {args.seeds} batches of each case, count and share; a call is measured (Python {platform.python_version()}). "

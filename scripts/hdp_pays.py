@@ -69,7 +69,7 @@ def load_packing(path: Path = PACKING) -> ModuleType:
     """The packing module of the patch, which is plain Python."""
     if not path.is_file():
         raise WrongUse(f"{path}: no such file; the packing of the patch hdp of verl is needed (--packing FILE)")
-    spec = importlib.util.spec_from_file_location("hdp_packing", path)
+    spec = importlib.util.spec_from_file_location(path.stem, path)
     assert spec and spec.loader
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module

@@ -54,7 +54,7 @@ def main() -> int:
     if asked.beside or asked.model:
         profile, _, name = asked.only[0].partition("/")
         run = resolve(known, profile, name)
-        sizes = smaller(run, of.sizes_of(asked.only[0]), other)
+        sizes = smaller(run, of.sizes_of(run.title), other)
         found = look_at(place_of(place, run), known, (profile, name), asked.timeout, sizes, beside(asked))
         print(asked.only[0], json.dumps(found), flush=True)
         return 0 if good(found) else 1
