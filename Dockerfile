@@ -26,7 +26,7 @@ COPY pyproject.toml README.md LICENSE NOTICE Dockerfile Dockerfile.into /opt/pat
 COPY patchctl /opt/patchctl/distribution/patchctl
 COPY manifests /opt/patchctl/distribution/manifests
 COPY patches /opt/patchctl/distribution/patches
-COPY licenses /opt/patchctl/distribution/licenses
+COPY LICENSES /opt/patchctl/distribution/LICENSES
 COPY scripts /opt/patchctl/distribution/scripts
 COPY docs /opt/patchctl/distribution/docs
 COPY standins /opt/patchctl/distribution/standins
@@ -34,7 +34,7 @@ COPY tests/behaviour /opt/patchctl/distribution/tests/behaviour
 RUN --mount=type=cache,target=/root/.cache/pip \
     "${PYTHON}" -m venv /opt/patchctl/venv \
     && cp -r /opt/patchctl/distribution /tmp/distribution \
-    && /opt/patchctl/venv/bin/pip install --quiet /tmp/distribution \
+    && /opt/patchctl/venv/bin/pip install --quiet '/tmp/distribution[cyclonedx]' \
     && /opt/patchctl/venv/bin/pip uninstall --quiet --yes pip setuptools \
     && rm -r /tmp/distribution \
     && ln -s /opt/patchctl/venv/bin/patchctl /usr/local/bin/patchctl
@@ -76,6 +76,8 @@ ENV PATCHCTL_TORCH_PYTHON=${PYTHON}
 LABEL org.opencontainers.image.title="patchctl" \
       org.opencontainers.image.licenses="Apache-2.0 AND BSD-3-Clause" \
       patchctl.profile="${PROFILE}" \
+      patchctl.sbom="/opt/patchctl/sbom.cdx.json" \
+      patchctl.statement="/opt/patchctl/statement.json" \
       patchctl.left_out="${LEAVE_OUT}"
 # Reads every byte of the trees, hence the interval, takes no lock, and asks the interpreter whether it imports them. A shell,
 # since docker knows no exit code but 0 and 1.

@@ -200,13 +200,14 @@ image-test: $(if $(filter $(RELEASE),$(IMAGE_RELEASE)),trees)  ## [all] both ima
 image-test-slow: $(if $(filter $(RELEASE),$(IMAGE_RELEASE)),trees)  ## [by hand] the image with the wheels of the requirements' lock, 1 GB to fetch; root
 	$(IMAGES) -m slow --slow
 
-lint: $(VENV)/.ready  ## ruff, mypy, shellcheck, shfmt, hadolint, and the patch lint
+lint: $(VENV)/.ready  ## ruff, mypy, shellcheck, shfmt, hadolint, REUSE, and the patch lint
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
 	$(VENV)/bin/shellcheck -x $(SHELL_SCRIPTS)
 	$(VENV)/bin/shfmt -d -i 2 -ci $(SHELL_SCRIPTS)
 	$(VENV)/bin/hadolint Dockerfile Dockerfile.into
+	$(VENV)/bin/reuse lint --quiet
 	$(PATCHCTL) verify --static --quiet
 
 lint-upstream: trees  ## [all] upstream's own gates (licences, linters, formatters), unpatched against patched

@@ -48,7 +48,7 @@ from patchctl.terminal.progress import Progress
 # What the users of a distribution need: what is applied, the scripts that start a run, the pages, and the tests that
 # pages and `show` name. The tool itself is installed separately; Dockerfiles, which copy it from a checkout, are left
 # out.
-_FOLDERS = ("manifests", "patches", "licenses", "docs", "scripts", "standins", "tests/behaviour")
+_FOLDERS = ("manifests", "patches", "LICENSES", "docs", "scripts", "standins", "tests/behaviour")
 _FILES = ("LICENSE", "NOTICE", "README*.md", "examples/README.md")
 _CHUNK = 1 << 20
 

@@ -64,7 +64,7 @@ class Bundle:
     def read(self, name: str) -> bytes:
         """Return the bytes of a member. Raises SourceMismatch if they changed since they were checked."""
         extent = self.places[name]
-        with _opened(self.path) as (file, _):
+        with opened(self.path) as (file, _):
             file.seek(extent.start)
             data = file.read(extent.member.size)
         if hashlib.sha256(data).hexdigest() != extent.member.sha256:
@@ -91,7 +91,7 @@ def open_bundle(
     if sha256 is not None and not _HEX.fullmatch(sha256 := sha256.strip().lower()):
         raise WrongUse(f"{sha256!r} is not a sha256", hint="a sha256 has 64 hexadecimal digits")
     progress = progress or SilentProgress()
-    with _opened(path) as (file, size):
+    with opened(path) as (file, size):
         progress.start(f"checking {path.name}", size)
         try:
             if sha256 is not None:
@@ -122,15 +122,15 @@ def _signature(path: Path, file: IO[bytes], trust: Trust | None) -> tuple[Signat
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[tuple[IO[bytes], int]]:
-    """Yield the open file and its size."""
+def opened(path: Path, called: str = "bundle") -> Iterator[tuple[IO[bytes], int]]:
+    """Yield the open file and its size. Raises WrongUse, or what the machine failed with."""
     try:
         with regular_file(path) as (file, held):
             yield file, held.st_size
     except NoRegularFile as fault:
-        raise WrongUse("a bundle must be a regular file", where=str(path)) from fault
+        raise WrongUse(f"a {called} must be a regular file", where=str(path)) from fault
     except OSError as error:
-        raise error_type(error)(f"cannot read the bundle: {error.strerror}", where=str(path)) from error
+        raise error_type(error)(f"cannot read the {called}: {error.strerror}", where=str(path)) from error
 
 
 def _check_digest(path: Path, file: IO[bytes], wanted: str) -> None:

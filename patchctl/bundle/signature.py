@@ -1,10 +1,10 @@
-"""Signatures of bundles, by ssh-keygen over the whole file, as git signs commits with it.
+"""Signatures of bundles and statements, by ssh-keygen over the whole file, as git signs commits with it.
 
-The signature covers the archive's bytes and is stored in FILE.sig: `ssh-keygen -Y sign -n patchctl-bundle -f KEY
+The signature covers the file's bytes and is stored in FILE.sig: `ssh-keygen -Y sign -n patchctl-bundle -f KEY
 FILE` gives what `bundle create --sign KEY` gives, and a bundle has the same bytes whoever signs it. Signatures of
-another namespace (a commit, a mail) do not count.
+another namespace (a commit, a mail, a statement) do not count.
 
-ssh-keygen only reads copies in a folder of ours, and the bundle through a pipe while its sha256 is computed, which
+ssh-keygen only reads copies in a folder of ours, and the file through a pipe while its sha256 is computed, which
 the bundle's reader compares: what was verified is what is used.
 """
 
@@ -28,7 +28,6 @@ from patchctl.doc import Doc
 from patchctl.errors import NotTrusted, WrongUse
 from patchctl.terminal.text import one_line, visible_line
 
-NAMESPACE = "patchctl-bundle"
 OLDEST = "8.2"
 _SUFFIX = ".sig"
 _SIGNATURE_LIMIT = 64 << 10  # a 16,384 bit RSA signature has 6 kB
@@ -42,11 +41,27 @@ _TOO_OLD = ("unsupported operation", "unknown option", "illegal option", "invali
 
 
 @dataclass(frozen=True)
+class Signable:
+    """A kind of file that is signed: its name in messages, and the command that signs one."""
+
+    name: str
+    command: str
+
+    @property
+    def namespace(self) -> str:
+        return f"patchctl-{self.name}"
+
+
+BUNDLE = Signable("bundle", "bundle create --sign KEY")
+STATEMENT = Signable("statement", "sbom --format in-toto --sign KEY")
+
+
+@dataclass(frozen=True)
 class Trust:
     """Whose signatures the user trusts.
 
     `allowed` is a file in the format of ssh-keygen(1), ALLOWED SIGNERS; `revoked` a list of keys or a KRL. If
-    `required`, a bundle without a good signature is refused, else there is a warning.
+    `required`, a file without a good signature is refused, else there is a warning.
     """
 
     allowed: Path
@@ -71,31 +86,31 @@ class Signature:
     sha256: str
 
 
-def signature_file(bundle: Path) -> Path:
-    """Return the path of a bundle's signature."""
-    return bundle.with_name(bundle.name + _SUFFIX)
+def signature_file(signed: Path) -> Path:
+    """Return the path of a file's signature."""
+    return signed.with_name(signed.name + _SUFFIX)
 
 
-def check_signature(bundle: Path, file: IO[bytes], trust: Trust) -> Signature:
-    """Return which allowed signers signed the bytes of `file`, the open bundle.
+def check_signature(signed: Path, file: IO[bytes], trust: Trust, kind: Signable = BUNDLE) -> Signature:
+    """Return which allowed signers signed the bytes of `file`, which is `signed`, opened.
 
     One good signature of several is enough. Raises NotTrusted if there is none, WrongUse if the lists cannot be read
     or ssh-keygen is missing.
     """
-    held = signature_file(bundle)
-    blocks = _blocks(held, bundle)
+    held = signature_file(signed)
+    blocks = _blocks(held, signed, kind)
     try:
         with _bench(trust) as bench:
-            found = [_asked(bench, block, file, trust) for block in blocks]
+            found = [_asked(bench, block, file, trust, kind) for block in blocks]
     except OSError as error:
-        raise WrongUse(f"cannot check the signature: {error.strerror or error}", where=str(bundle)) from error
+        raise WrongUse(f"cannot check the signature: {error.strerror or error}", where=str(signed)) from error
     good = [one for one in found if isinstance(one, _Good)]
     if not good:
         reasons = "; ".join(str(one) for one in found)
-        hint = "get bundle and signature again from their creator, or ask for the signing key and add it to the allowed signers"
+        hint = f"get {kind.name} and signature again from their creator, or ask for the signing key and add it to the allowed signers"
         raise NotTrusted(f"no trusted signature: {reasons}", where=str(held), hint=hint)
     if len({one.sha256 for one in good}) > 1:
-        raise NotTrusted("the bundle was modified while its signatures were being checked", where=str(bundle))
+        raise NotTrusted(f"the {kind.name} was modified while its signatures were being checked", where=str(signed))
     return Signature(held, tuple(one.signer for one in good), good[0].sha256)
 
 
@@ -116,17 +131,19 @@ class SigningKey:
             raise WrongUse(f"not a signing key: {one_line(said.err or said.out)}", where=str(path), hint=hint)
         return cls(path, Signer(None, f"{found[2]} {found[1]}"))
 
-    def sign(self, handle: int, sha256: str) -> bytes:
+    def sign(self, handle: int, sha256: str, kind: Signable = BUNDLE) -> bytes:
         """Sign an open file from its first byte. Raises WrongUse, also if its digest is no longer `sha256`."""
         with open(handle, "rb", closefd=False) as file:
             # Uses the user's full environment: agent, askpass, PKCS#11 library.
             said = _run(
-                [ssh_keygen(), "-Y", "sign", "-n", NAMESPACE, "-f", str(self.path.absolute())], file, os.environ
+                [ssh_keygen(), "-Y", "sign", "-n", kind.namespace, "-f", str(self.path.absolute())], file, os.environ
             )
         if said.status != 0 or not _BLOCK.fullmatch(said.out.encode()):
-            raise WrongUse(f"the bundle was not written: signing failed: {one_line(said.err)}", where=str(self.path))
+            raise WrongUse(
+                f"the {kind.name} was not written: signing failed: {one_line(said.err)}", where=str(self.path)
+            )
         if said.sha256 != sha256:
-            raise WrongUse("the bundle was not written: it was modified while being signed", where=str(self.path))
+            raise WrongUse(f"the {kind.name} was not written: it was modified while being signed", where=str(self.path))
         return said.out.encode()
 
 
@@ -160,7 +177,7 @@ class _Said:
     sha256: str
 
 
-def _asked(bench: Path, block: bytes, file: IO[bytes], trust: Trust) -> _Good | str:
+def _asked(bench: Path, block: bytes, file: IO[bytes], trust: Trust, kind: Signable) -> _Good | str:
     """Return the signature's signer, or why it does not count."""
     (bench / "signature").write_bytes(block)
     found = _run([ssh_keygen(), "-Y", "find-principals", "-s", "signature", "-f", "allowed"], cwd=bench)
@@ -168,20 +185,20 @@ def _asked(bench: Path, block: bytes, file: IO[bytes], trust: Trust) -> _Good | 
     last = found
     for name in dict.fromkeys(names[:_COUNT_LIMIT]):
         revoked = ["-r", "revoked"] if trust.revoked else []
-        command = ["verify", "-n", NAMESPACE, "-s", "signature", "-f", "allowed", "-I", name, *revoked]
+        command = ["verify", "-n", kind.namespace, "-s", "signature", "-f", "allowed", "-I", name, *revoked]
         last = _run([ssh_keygen(), "-Y", *command], file, cwd=bench)
         if last.status == 0:
             return _Good(Signer(name, _key(last)), last.sha256)
-    return _why(bench, file, trust, last, known=bool(names))
+    return _why(bench, file, trust, kind, last, known=bool(names))
 
 
-def _why(bench: Path, file: IO[bytes], trust: Trust, said: _Said, *, known: bool) -> str:
+def _why(bench: Path, file: IO[bytes], trust: Trust, kind: Signable, said: _Said, *, known: bool) -> str:
     """Return why a signature was rejected; `known`: its key is in the list."""
-    alone = _run([ssh_keygen(), "-Y", "check-novalidate", "-n", NAMESPACE, "-s", "signature"], file, cwd=bench)
+    alone = _run([ssh_keygen(), "-Y", "check-novalidate", "-n", kind.namespace, "-s", "signature"], file, cwd=bench)
     if alone.status != 0 and "namespace" in alone.err:
-        return f"it was not made for a bundle (its namespace is not {NAMESPACE})"
+        return f"it was not made for a {kind.name} (its namespace is not {kind.namespace})"
     if alone.status != 0 and "incorrect signature" in alone.err:
-        return "the bundle was modified after signing, or this is another bundle's signature"
+        return f"the {kind.name} was modified after signing, or this is another {kind.name}'s signature"
     if alone.status != 0:
         return f"it cannot be read: {one_line(alone.err)}"
     key = _key(alone)
@@ -198,18 +215,17 @@ def _key(said: _Said) -> str:
     return visible_line(f"{found[1]} {found[2]}") if found else "its key"
 
 
-def _blocks(held: Path, bundle: Path) -> list[bytes]:
-    """Return the distinct signatures next to a bundle. Raises NotTrusted."""
+def _blocks(held: Path, signed: Path, kind: Signable) -> list[bytes]:
+    """Return the distinct signatures next to a file. Raises NotTrusted."""
     if not os.path.lexists(held):
-        sign = f"ssh-keygen -Y sign -n {NAMESPACE} -f KEY {visible_line(bundle.name)}"
-        hint = f"copy it next to the bundle; `bundle create --sign KEY` or `{sign}` creates one"
-        raise NotTrusted(
-            f"the bundle has no signature: {visible_line(held.name)} does not exist", where=str(bundle), hint=hint
-        )
+        sign = f"ssh-keygen -Y sign -n {kind.namespace} -f KEY {visible_line(signed.name)}"
+        hint = f"copy it next to the {kind.name}; `{kind.command}` or `{sign}` creates one"
+        missing = f"the {kind.name} has no signature: {visible_line(held.name)} does not exist"
+        raise NotTrusted(missing, where=str(signed), hint=hint)
     try:
         data, _ = _bytes_of(held, _SIGNATURE_LIMIT, os.O_NOFOLLOW)
     except _Unreadable as fault:
-        raise NotTrusted(f"cannot use the bundle's signature: {fault}", where=str(held)) from fault
+        raise NotTrusted(f"cannot use the {kind.name}'s signature: {fault}", where=str(held)) from fault
     blocks = _BLOCK.findall(data)
     if not blocks or b"".join(blocks) != data:
         raise NotTrusted("not a complete signature of ssh-keygen", where=str(held))

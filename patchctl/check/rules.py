@@ -85,6 +85,8 @@ _OTHERS = (
          "it is found in the branch that runs after hours of training"),
     LintRule("switch-in-code", "source", "the variable or key of `Switch:` occurs in what the patch writes",
          "a switch that nothing reads leaves the feature off, or on, for everybody"),
+    LintRule("statement", "workspace", "an in-toto statement that is named (--statement) is of the trees that are there",
+         "it says of others how they were made"),
     LintRule("interrupted", "workspace", "no run was interrupted", "trees may be half changed; the next run finishes it"),
     LintRule("tree-missing", "workspace", "every tree of the state is there, with its repository", "there is nothing to verify"),
     LintRule("repository", "workspace", "the objects of a tree's repository are what their ids say",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib.util
 import sys
 from pathlib import Path
@@ -12,17 +13,22 @@ from patchctl import extension
 from patchctl.cli.app import App, profile_option
 from patchctl.errors import WrongUse
 
-# By format: what writes it, and the package of the extra `sbom` that this needs, with its import name.
+# By format: what writes it, and what this needs of the extra `sbom`: the package and its import name.
 _FORMS = {
-    "cyclonedx": ("patchctl.sbom.as_cyclonedx:as_cyclonedx", "cyclonedx-python-lib", "cyclonedx"),
-    "spdx": ("patchctl.sbom.as_spdx:as_spdx", "spdx-tools", "spdx_tools"),
+    "cyclonedx": ("patchctl.sbom.as_cyclonedx:as_cyclonedx", ("cyclonedx-python-lib", "cyclonedx")),
+    "spdx": ("patchctl.sbom.as_spdx:as_spdx", ("spdx-tools", "spdx_tools")),
+    "in-toto": ("patchctl.sbom.as_in_toto:as_in_toto", None),
 }
 
 
 @click.command("sbom")
 @profile_option
 @click.option(
-    "--format", "form", type=click.Choice([*_FORMS]), required=True, help="CycloneDX 1.6 or SPDX 2.3, as JSON."
+    "--format",
+    "form",
+    type=click.Choice([*_FORMS]),
+    required=True,
+    help="CycloneDX 1.6, SPDX 2.3, or of a workspace an in-toto statement of how its trees were made; JSON.",
 )
 @click.option(
     "--workspace",
@@ -39,8 +45,14 @@ _FORMS = {
     default=Path("-"),
     help="Where it is written [default: standard output].",
 )
+@click.option(
+    "--sign",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="KEY",
+    help="Sign the statement with this SSH key: FILE.sig, which `verify --statement` checks.",
+)
 @click.pass_obj
-def command(app: App, profile: str, form: str, workspace: Path | None, out: Path) -> None:
+def command(app: App, profile: str, form: str, workspace: Path | None, out: Path, sign: Path | None) -> None:
     """Print a profile's bill of materials: upstreams, patches, carried files and locked packages.
 
     Each upstream has its pin, purl, digests and licence; each patch its diff (CycloneDX), digest, feature, switch, licence, and the
@@ -51,19 +63,29 @@ def command(app: App, profile: str, form: str, workspace: Path | None, out: Path
 
     \b
     patchctl sbom --profile qwen3-235b --format cyclonedx --out qwen3-235b.cdx.json
+    patchctl sbom --profile qwen3-235b --format in-toto --workspace workspace --out trees.json --sign ~/.ssh/id_ed25519
     """
-    writer, package, module = _FORMS[form]
-    if importlib.util.find_spec(module) is None:
-        raise WrongUse(
-            f"{package}, which writes {form}, is not installed", hint=f"{sys.executable} -m pip install {package}"
-        )
+    writer, needs = _FORMS[form]
+    if needs and importlib.util.find_spec(needs[1]) is None:
+        what = f"{needs[0]}, which writes {form}, is not installed"
+        raise WrongUse(what, hint=f"{sys.executable} -m pip install {needs[0]}")
+    if sign and (form != "in-toto" or out == Path("-")):
+        raise WrongUse("--sign signs a statement in a file", hint="add --format in-toto --out FILE")
     from patchctl.atomic import replace_file
+    from patchctl.bundle.signature import STATEMENT, SigningKey, signature_file
     from patchctl.sbom.contents import contents_of, state_of
 
+    key = SigningKey.load(sign) if sign else None
     state = state_of(workspace.absolute()) if workspace else None
     text = extension.load(writer)(contents_of(app.distribution, app.distribution.profile(profile), state))
     if out == Path("-"):
         sys.stdout.buffer.write(text.encode())
         return
     replace_file(out.absolute(), text.encode())
+    if key:
+        with out.open("rb") as file:
+            replace_file(
+                signature_file(out.absolute()),
+                key.sign(file.fileno(), hashlib.sha256(text.encode()).hexdigest(), STATEMENT),
+            )
     print(f"wrote {out}")

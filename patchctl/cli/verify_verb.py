@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,10 +11,12 @@ import click
 from patchctl.cli.app import App
 from patchctl.cli.format_option import format_option, print_findings
 from patchctl.cli.sources import Sources, source_or_bundle_options
-from patchctl.errors import WrongUse
+from patchctl.errors import NotTrusted, WrongUse
 
 if TYPE_CHECKING:
-    from patchctl.findings.report import Report
+    from collections.abc import Iterator
+
+    from patchctl.findings.report import Finding, Report
 
 
 @click.command("verify")
@@ -38,6 +41,18 @@ if TYPE_CHECKING:
 @click.option(
     "--lint", is_flag=True, help="Only the patch files: their rules, and how they go together. No lock, page or proof."
 )
+@click.option(
+    "--statement",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="With --workspace: the in-toto statement of `sbom` has to be of these trees.",
+)
+@click.option(
+    "--statement-signers",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="The statement needs a signature (STATEMENT.sig) of a key that FILE allows.",
+)
 @click.option("--quiet", "-q", is_flag=True, help="With text: print findings, and nothing else.")
 @format_option("patchctl.findings.render:VerifyOutput")
 @click.pass_obj
@@ -50,6 +65,8 @@ def command(
     alone: bool,
     static: bool,
     lint: bool,
+    statement: Path | None,
+    statement_signers: Path | None,
     quiet: bool,
     output: str,
 ) -> int:
@@ -71,9 +88,15 @@ def command(
     from patchctl.findings.formats import Shown
     from patchctl.findings.render import report_text, verify_output
 
+    if statement and workspace is None:
+        raise WrongUse("--statement is for the trees of a workspace", hint="name it with --workspace DIR")
+    if statement_signers and not statement:
+        raise WrongUse("--statement-signers is for a statement", hint="name the statement with --statement FILE")
     if workspace is not None:
         _refuse_sources(sources, static, proven, alone, lint)
         root, report = _workspace(app, workspace.absolute(), silent=output == "json")
+        if statement:
+            report.add(_statement(app, statement, statement_signers, workspace.absolute()))
     else:
         if alone and static:
             raise WrongUse("--alone builds stacks, and --static leaves sources alone", hint="leave one of both out")
@@ -131,3 +154,20 @@ def _workspace(app: App, workspace: Path, *, silent: bool) -> tuple[Path, Report
 
     root = app.root_of(workspace)
     return workspace, verify_workspace(workspace, Distribution.load(root) if root else None, app.progress(silent))
+
+
+def _statement(app: App, file: Path, signers: Path | None, workspace: Path) -> Iterator[Finding]:
+    """Check a statement's signature, if somebody has to have signed it, and compare it with the workspace."""
+    from patchctl.bundle.reader import opened
+    from patchctl.bundle.signature import STATEMENT, check_signature
+    from patchctl.check.statement import LIMIT, statement_findings
+    from patchctl.sbom.contents import state_of
+
+    trust = app.trust(signers)
+    with opened(file, STATEMENT.name) as (stream, _):
+        data = stream.read(LIMIT)
+        if trust is not None and trust.required:
+            signature = check_signature(file, stream, trust, STATEMENT)
+            if signature.sha256 != hashlib.sha256(data).hexdigest():
+                raise NotTrusted("the statement is not what was signed", where=str(file))
+    yield from statement_findings(data, file, state_of(workspace))

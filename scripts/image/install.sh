@@ -23,6 +23,9 @@ main() {
   if [[ ${RUNTIME:-yes} == yes ]]; then runtime "$profile" "$python"; fi
   if [[ ${NATIVE:-no} == yes && $ours == yes ]]; then native "$python"; fi
   patchctl status --workspace "$PATCHCTL_WORKSPACE" --python "$python"
+  # What is in the image, and how its trees were made; the image's labels name both.
+  patchctl sbom --profile "$profile" --format cyclonedx --workspace "$PATCHCTL_WORKSPACE" --out /opt/patchctl/sbom.cdx.json
+  patchctl sbom --profile "$profile" --format in-toto --workspace "$PATCHCTL_WORKSPACE" --out /opt/patchctl/statement.json
 }
 
 # The workspace's trees, a line each: managed or into, and the folder.

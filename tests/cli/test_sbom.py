@@ -191,3 +191,93 @@ def test_the_real_distribution(form: str, tmp_path: Path) -> None:
                 "proof:date" in one and "proof:environment:torch" in one for one in patches
             )
             assert not any(one["purl"].startswith("pkg:generic/") for one in parts.values() if "purl" in one)
+
+
+@pytest.fixture(scope="module")
+def stated(made: Made, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """A workspace and a signed statement of it, whose key is allowed in a file beside."""
+    folder = tmp_path_factory.mktemp("stated")
+    made.good("apply", "--profile", "full", "--workspace", str(folder / "ws"), "--without", "polite")
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", folder / "key"], check=True)
+    (folder / "allowed").write_text(f"patchctl@localhost {(folder / 'key.pub').read_text()}")
+    options = ("--workspace", str(folder / "ws"), "--out", str(folder / "s.json"), "--sign", str(folder / "key"))
+    made.good("sbom", "--profile", "full", "--format", "in-toto", *options)
+    return folder / "ws", folder / "s.json"
+
+
+def test_a_statement_says_of_what_trees_were_made(made: Made, stated: tuple[Path, Path]) -> None:
+    workspace, file = stated
+    statement = json.loads(file.read_text())
+    assert (statement["_type"], statement["predicateType"]) == (
+        "https://in-toto.io/Statement/v1",
+        "https://slsa.dev/provenance/v1",
+    )
+    for one in statement["subject"]:
+        tree = workspace / one["name"]
+        ids = subprocess.run(
+            ["git", "-C", tree, "rev-parse", "HEAD", "HEAD^{tree}"], capture_output=True, text=True, check=True
+        ).stdout.split()
+        assert [one["digest"]["gitCommit"], one["digest"]["gitTree"]] == ids
+    assert {one["name"] for one in statement["subject"]} == {"greeter", "clock"}
+    built = statement["predicate"]["buildDefinition"]
+    assert built["externalParameters"]["leftOut"] == {"greeter": ["polite: left out with --without"]}
+    used = {one["name"]: one["digest"] for one in built["resolvedDependencies"]}
+    typo = made.patch("typo")
+    digest = {"sha256": hashlib.sha256(typo.read_bytes()).hexdigest()}
+    assert used[typo.relative_to(made.root).as_posix()] == digest
+    assert made.patch("polite").relative_to(made.root).as_posix() not in used and "greeter: base" in used
+
+
+def verified(made: Made, workspace: Path, file: Path, *args: str) -> tuple[int, str]:
+    done = made.patchctl("verify", "--workspace", str(workspace), "--statement", str(file), *args)
+    return done.returncode, done.stdout + done.stderr
+
+
+def test_verify_holds_a_statement_and_its_signature(made: Made, stated: tuple[Path, Path], tmp_path: Path) -> None:
+    workspace, file = stated
+    signers = ("--statement-signers", str(file.with_name("allowed")))
+    assert verified(made, workspace, file)[0] == 0
+    assert verified(made, workspace, file, *signers)[0] == 0
+    bare = tmp_path / "bare.json"
+    shutil.copy(file, bare)
+    code, said = verified(made, workspace, bare, *signers)
+    assert code == 3 and "the statement has no signature" in said and "sbom --format in-toto --sign KEY" in said
+    bare.write_text(file.read_text().replace('"leftOut"', '"leftout"'))
+    shutil.copy(file.with_name("s.json.sig"), tmp_path / "bare.json.sig")
+    code, said = verified(made, workspace, bare, *signers)
+    assert code == 3 and "the statement was modified after signing" in said
+    bundle = subprocess.run(
+        ["ssh-keygen", "-q", "-Y", "sign", "-n", "patchctl-bundle", "-f", file.with_name("key")],
+        input=file.read_bytes(),
+        capture_output=True,
+        check=True,
+    )
+    shutil.copy(file, bare)
+    (tmp_path / "bare.json.sig").write_bytes(bundle.stdout)
+    code, said = verified(made, workspace, bare, *signers)
+    assert code == 3 and "it was not made for a statement (its namespace is not patchctl-statement)" in said
+
+
+def test_a_statement_of_other_trees_is_a_finding(made: Made, stated: tuple[Path, Path], tmp_path: Path) -> None:
+    _, file = stated
+    made.good("apply", "--profile", "full", "--workspace", str(tmp_path / "ws"))
+    code, said = verified(made, tmp_path / "ws", file)
+    assert code == 1 and "the statement has tree" in said and "of greeter" in said and "it is of other trees" in said
+    for text in ("", "[]", "{}", '{"_type": "https://in-toto.io/Statement/v0.1", "subject": []}', "[" * 5000):
+        (tmp_path / "other.json").write_text(text)
+        code, said = verified(made, tmp_path / "ws", tmp_path / "other.json")
+        assert code == 1 and "this is not a statement of" in said and "Traceback" not in said, text[:80]
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        (("sbom", "--profile", "full", "--format", "in-toto"), "an in-toto statement is of trees that were made"),
+        (("sbom", "--profile", "full", "--format", "spdx", "--sign", "key", "--out", "o"), "--sign signs a statement"),
+        (("verify", "--statement", "s.json"), "--statement is for the trees of a workspace"),
+        (("verify", "--workspace", "ws", "--statement-signers", "s"), "--statement-signers is for a statement"),
+    ],
+)
+def test_what_has_no_meaning_is_refused(made: Made, args: tuple[str, ...], said: str) -> None:
+    done = made.patchctl(*args)
+    assert done.returncode == 2 and said in done.stderr

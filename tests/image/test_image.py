@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 from bases import BARE, COMPILED, SYSTEM, VERL, VLLM_ASCEND, Layout
+from cyclonedx.schema import SchemaVersion
+from cyclonedx.validation.json import JsonStrictValidator
 from differences import differences
 from images import CERTIFICATES, PROFILE, RELEASE, RELEASES_PROFILE, REPO, Image, build, buildah, digest, stack
 from pins import distribution, import_name, index_version, stack_of
@@ -79,6 +81,20 @@ def test_labels_say_where_it_came_from(image: Image, image_into: Image) -> None:
         assert found["revision"].removesuffix("-dirty") == revision.strip()
         assert found["version"] == __version__ and "source" in found
         assert (datetime.now().astimezone() - datetime.fromisoformat(found["created"])).total_seconds() < 3600
+
+
+def test_it_holds_its_bill_of_materials_and_how_its_trees_were_made(image: Image, image_into: Image) -> None:
+    for one in (image, image_into):
+        said = one.run("cat", one.labels["patchctl.sbom"]).stdout
+        assert JsonStrictValidator(SchemaVersion.V1_6).validate_str(said) is None
+        statement = one.labels["patchctl.statement"]
+        trees = {
+            tree["name"]: tree["digest"]["gitTree"] for tree in json.loads(one.run("cat", statement).stdout)["subject"]
+        }
+        labels = {n.removeprefix("patchctl.tree."): v.split(":")[1] for n, v in one.labels.items() if ".tree." in n}
+        assert trees == labels and all(tree in said for tree in trees.values())
+        checked = one.run("patchctl", "verify", "--workspace", "/opt/patched", "--statement", statement)
+        assert checked.returncode == 0, checked.stdout
 
 
 def test_healthy_as_built_and_as_another_user(image: Image) -> None:

@@ -22,7 +22,7 @@ from test_hostile_bundles import framed, index_of
 
 from patchctl.bundle.layout import DISTRIBUTION, extents, render_index
 from patchctl.bundle.reader import Bundle, open_bundle
-from patchctl.bundle.signature import NAMESPACE, SigningKey, Trust, signature_file
+from patchctl.bundle.signature import BUNDLE, SigningKey, Trust, signature_file
 from patchctl.errors import NotTrusted, PatchctlError, SourceMismatch, WrongUse
 
 KEYGEN = shutil.which("ssh-keygen")
@@ -47,7 +47,7 @@ class Keys:
     def public(self, name: str) -> str:
         return (self.folder / f"{name}.pub").read_text()
 
-    def sign(self, name: str, data: bytes, namespace: str = NAMESPACE) -> bytes:
+    def sign(self, name: str, data: bytes, namespace: str = BUNDLE.namespace) -> bytes:
         return keygen("-Y", "sign", "-n", namespace, "-f", self.private(name), stdin=data)
 
 
@@ -147,14 +147,14 @@ def test_the_bundle_has_the_same_bytes_signed_or_not(made: Made, good: Path, tmp
 def test_ssh_keygen_alone_makes_and_checks_the_same(case: Case, name: str, kind: str) -> None:
     """A machine that only signs needs no patchctl, nor does one that only checks."""
     case.signature.unlink()
-    keygen("-Y", "sign", "-n", NAMESPACE, "-f", case.keys.private(name), case.bundle)
+    keygen("-Y", "sign", "-n", BUNDLE.namespace, "-f", case.keys.private(name), case.bundle)
     case.allow(name)
     signature = case.open().signature
     assert signature is not None and signature.signers[0].key.startswith(f"{kind} SHA256:")
     own = SigningKey.load(case.keys.private(name))
     with case.bundle.open("rb") as file:
         case.signature.write_bytes(own.sign(file.fileno(), signature.sha256))
-    line = ("-Y", "verify", "-n", NAMESPACE, "-I", WHO, "-f", case.allowed, "-s", case.signature)
+    line = ("-Y", "verify", "-n", BUNDLE.namespace, "-I", WHO, "-f", case.allowed, "-s", case.signature)
     keygen(*line, stdin=case.bundle.read_bytes())
     assert own.signer.key == signature.signers[0].key
 
@@ -259,7 +259,7 @@ def test_a_certificate_of_an_allowed_authority_counts(case: Case) -> None:
     keygen("-q", "-s", case.keys.private("carol"), "-I", "x", "-n", WHO, "-V", "+1h", case.keys.folder / "bob.pub")
     certificate = case.keys.folder / "bob-cert.pub"
     case.signature.unlink()
-    keygen("-Y", "sign", "-n", NAMESPACE, "-f", certificate, case.bundle)
+    keygen("-Y", "sign", "-n", BUNDLE.namespace, "-f", certificate, case.bundle)
     case.allow("carol", options="cert-authority")
     certificate.unlink()
     assert case.open().signature is not None
