@@ -15,7 +15,8 @@ from patchctl.doc import Doc
 from patchctl.errors import WrongUse
 from patchctl.manifest.diagnostics import did_you_mean, nearest, quoted
 from patchctl.manifest.distribution import Distribution
-from patchctl.manifest.types import Profile, Stack
+from patchctl.manifest.series import descent
+from patchctl.manifest.types import Gain, Profile, Stack
 from patchctl.stack.patches import StackPatch, load_patch
 from patchctl.stack.select import parse_feature
 
@@ -77,6 +78,7 @@ class PatchRow:
         str | None, Doc("`Upstream-Status` trailer: Pending, Submitted, Backport or Inappropriate")
     ]
     profiles: Annotated[tuple[str, ...], Doc("profiles that apply the patch")]
+    gain: Annotated[Gain | None, Doc("what the feature brings, as far as it was shown; null if the stack does not say")]
 
 
 @dataclass(frozen=True)
@@ -140,6 +142,11 @@ def go_together(profiles: Iterable[Profile | ProfileRow], one: tuple[str, str], 
 def _applies(profile: Profile, upstream: str, stack: str, feature: str) -> bool:
     """Whether a profile, on its release, uses the stack and does not leave the feature out."""
     return profile.stacks.get(upstream) == stack and not {feature, f"{feature}@{upstream}"} & {*profile.without}
+
+
+def gain_of(dist: Distribution, stack: Stack, feature: str) -> Gain | None:
+    """Return what a feature of the stack brings, said there or by a stack that it comes from."""
+    return next((one.gains[feature] for one in descent(stack, dist.stacks) if feature in one.gains), None)
 
 
 class Catalog:
@@ -245,6 +252,7 @@ class Catalog:
             header.trailer("Switch"),
             header.trailer("Upstream-Status"),
             self._appliers(stack, patch.feature),
+            gain_of(self.dist, stack, patch.feature),
         )
 
     def _appliers(self, stack: Stack, feature: str) -> tuple[str, ...]:

@@ -59,6 +59,7 @@ _OTHERS = (
     LintRule("dropped", "distribution", "each feature of the stack that a stack comes from is in it, or its manifest says why not"
          " (`dropped:`) or why not yet (`postponed:`); not two of these",
          "a patch that did not arrive at a new revision is missed by nobody until it is needed"),
+    LintRule("gain", "distribution", "`gains:` of a stack names features that it has", "the gain of a feature would be said of none"),
     LintRule("practice-feature", "distribution", "practice.yaml names features that a stack has",
          "a reader of the practice's documents would look for a switch that is not there"),
     LintRule("requirements-lock", "distribution", "the locks of requirements follow from trees, profiles, recipes and set.yaml",

@@ -67,6 +67,7 @@ def check_series(dist: Distribution, series: Series) -> Iterator[Finding]:
     yield from _selections(dist, series, blamed)
     yield from _carried(dist, series)
     yield from _left(dist, series)
+    yield from _gains(dist, series)
     yield from _practice(dist, series)
     for path in dist.unlisted_files():
         shown = path.relative_to(dist.root).as_posix()
@@ -226,6 +227,18 @@ def _left(dist: Distribution, series: Series) -> Iterator[Finding]:
                 why = "this stack has it" if feature in own else f"{stack.comes_from} has no such feature"
                 what = f"`{key}:` names {feature}, and {why}"
                 yield _of_manifest(dist, stack, what, dist.where(file, key, feature).line)
+
+
+def _gains(dist: Distribution, series: Series) -> Iterator[Finding]:
+    """Features that `gains:` of a stack names and the stack has not."""
+    for name, stack in sorted(dist.stacks.items()):
+        known = {patch.feature for patch in series.stacks.get(name, ())}
+        for feature in stack.gains if name in series.stacks else ():
+            if feature not in known:
+                what = f"`gains:` names {feature}, and this stack has no such feature{did_you_mean(feature, known)}"
+                file = dist.stack_file(stack)
+                line = dist.where(file, "gains", feature).line
+                yield Finding("gain", what, file.relative_to(dist.root).as_posix(), line, upstream=stack.upstream)
 
 
 def _of_manifest(

@@ -109,6 +109,9 @@ PackageRequirement = Annotated[
 Import = Annotated[
     str, Pattern(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*", "the dotted name of an import package")
 ]
+DocumentedAt = Annotated[
+    str, Pattern(r"docs/([\w-]+/)*[\w.-]+\.md(#[\w-]+)?", "a page below docs/, with #ANCHOR or without")
+]
 Text = Annotated[str, Pattern(r"[\s\S]*\S[\s\S]*", "a non-empty string")]
 Expression = Annotated[str, Pattern(r"\S[^\n]*", "a regular expression")]
 Address = Annotated[str, Pattern(r"https://[!-~]+", "an https:// address")]
@@ -161,6 +164,21 @@ class GeneratedFile:
 
 
 @dataclass(frozen=True)
+class Gain:
+    """What a feature brings, as far as it was shown."""
+
+    what: Annotated[Text, Doc("The figure and what it is of.")]
+    kind: Annotated[
+        list[Literal["measured", "counted", "simulated", "theirs", "reasoned", "enables"]],
+        Doc(
+            "How it was shown: `measured` here, `counted` (bytes, shapes), `simulated`, `theirs` (a figure of whoever needed"
+            " the feature), `reasoned` only; or it `enables` what upstream cannot do."
+        ),
+    ]
+    page: Annotated[DocumentedAt | None, Doc("The page with the figure.")] = None
+
+
+@dataclass(frozen=True)
 class Stack:
     """A pin and the ordered patches for one upstream at that pin.
 
@@ -192,6 +210,12 @@ class Stack:
     postponed: Annotated[
         dict[Feature, Text],
         Doc("Features of the `comes_from` stack not ported yet, with the reason and what they wait for."),
+    ] = field(default_factory=dict)
+    gains: Annotated[
+        dict[Feature, Gain],
+        Doc(
+            "What features bring. A feature without an entry here has that of the stack this one comes from or extends."
+        ),
     ] = field(default_factory=dict)
     generated: Annotated[list[GeneratedFile], Doc("Files that upstream's build would write.")] = field(
         default_factory=list

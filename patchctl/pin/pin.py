@@ -105,6 +105,7 @@ def find_pin(
         replace={},
         comes_from=like.name or None,
         dropped={},
+        gains={},
         postponed={},
         note=None,
     )

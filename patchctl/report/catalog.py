@@ -88,7 +88,15 @@ def _patches(rows: Sequence[PatchRow], style: Style) -> Iterator[str]:
     for stack, found in _grouped(rows).items():
         yield stack
         table = [
-            (f"{r.number:04d}", r.feature, r.kind, visible_line(r.switch or ""), visible_line(r.subject)) for r in found
+            (
+                f"{r.number:04d}",
+                r.feature,
+                r.kind,
+                ", ".join(r.gain.kind) if r.gain else "",
+                visible_line(r.switch or ""),
+                visible_line(r.subject),
+            )
+            for r in found
         ]
         yield from (f"    {line}" for line in _table(table))
         for row in found:
@@ -155,7 +163,13 @@ def _detail(detail: PatchDetail, style: Style) -> Iterator[str]:
         yield f"  stack            {stack.upstream} {stack.stack}  (commit {stack.commit}{sdist})"
     if detail.row is None:
         yield f"  stack            {style.note('none lists this file')}"
+    gain = detail.row.gain if detail.row else None
     facts = [
+        *(
+            [("brings", f"{gain.what} ({', '.join(gain.kind)})" + (f", {gain.page}" if gain.page else ""))]
+            if gain
+            else []
+        ),
         ("profiles", ", ".join(detail.profiles)),
         ("switch", detail.switch),
         ("upstream status", detail.upstream_status),
