@@ -107,6 +107,18 @@ def _telling_closed_pipes() -> Iterator[None]:
         raise _ReaderGone from error
 
 
+# What `patchctl` alone says.
+_FIRST_STEPS = """\
+Which command? A first run:
+
+  patchctl doctor                         what this machine lacks
+  patchctl list                           profiles, releases and their features
+  patchctl apply --profile NAME           fetch, patch and check the upstreams, into ./workspace
+  patchctl verify --workspace workspace   read back every file of it
+  patchctl recipe list                    training recipes; then preflight and train
+
+`patchctl --help` lists every command; --help after a command explains it."""
+
 # Options and verbs that have another name now, and what to say to those who use the old one.
 _RENAMED = {
     "--set": "--release NAME names a release; an override is KEY=VALUE without an option",
@@ -159,7 +171,6 @@ class VerbGroup(click.Group):
     cls=VerbGroup,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
     invoke_without_command=True,
-    no_args_is_help=True,
 )
 @click.option("--version", is_flag=True, help="Show the versions of patchctl and of the distribution, and exit.")
 @click.option(
@@ -207,7 +218,8 @@ def cli(ctx: click.Context, version: bool, root: Path | None, cache: Path | None
         print("\n".join(version_lines(ctx.obj)))
         ctx.exit()
     if ctx.invoked_subcommand is None:
-        ctx.fail("Missing command.")
+        print(_FIRST_STEPS, file=sys.stderr)
+        ctx.exit(WrongUse.code)
 
 
 def main() -> NoReturn:

@@ -74,6 +74,11 @@ def command(
     RECORD stays true, and patches of files that the package does not have are left out and listed.
 
     With --bundle FILE nothing else is needed: no distribution, no cache and no network.
+
+    \b
+    Examples:
+      patchctl apply --profile qwen3-235b
+      patchctl apply --profile qwen3-32b --in-place vllm=/vllm-workspace/vllm
     """
     from patchctl.report.trees import apply_output, plan_text
     from patchctl.stack.plan import make_plan, select

@@ -33,6 +33,11 @@ def command(
     yours is touched.
 
     Exit code 1 when the command succeeds with all, or fails without any patch.
+
+    \b
+    Examples:
+      patchctl bisect --profile qwen3-8b -- python -m pytest -x test_rollout.py
+      patchctl bisect --profile qwen3-8b --without sam_proposer -- python train.py
     """
     from patchctl.blame.bisect import Bisection
     from patchctl.report.proving import bisect_output, bisect_text, step_text

@@ -38,6 +38,11 @@ def command(
     its content, and one that is not on this machine by the lines that the traceback shows of it, for which its source has to
     be in the cache or a mirror. Reads only, and asks no network. Exit code 1 when no line is of a known upstream, or of one
     nobody can tell whose it is.
+
+    \b
+    Examples:
+      patchctl blame workspace/megatron-lm/megatron/core/parallel_state.py:64
+      patchctl blame --traceback worker.log
     """
     from patchctl.blame.blame import Blame, parse_place, places_in
     from patchctl.report.proving import BlameOutput, blame_text

@@ -41,6 +41,11 @@ def command(
     Looks at git, Python, patchctl's dependencies, ssh-keygen, the cache's file system and whether every source can be had; then at
     a torch for the behaviour tests and, with --profile, at what training runs on, which patchctl itself does not need.
     Exit code 1 when something that patchctl needs is missing.
+
+    \b
+    Examples:
+      patchctl doctor
+      patchctl doctor --profile qwen3-235b
     """
     from patchctl.doctor.runtime import check_packages, check_runtime, check_torch
     from patchctl.findings.formats import Shown

@@ -29,6 +29,11 @@ def command(app: App, name: str, folder: Path | None, sources: Sources, as_json:
     One commit a patch, on a branch of an ordinary repository: amend, reorder, drop and add commits as you like, then
     write them back with `patchctl export`. A new commit becomes a patch when its message ends with the trailers Feature,
     Switch, Upstream-Status and Drop-When; its new files become carried files.
+
+    \b
+    Examples:
+      patchctl edit verl
+      patchctl edit vllm-ascend --dir work
     """
     from patchctl.report.stacks import EditOutput
     from patchctl.workspace.edit import export_command, open_stack

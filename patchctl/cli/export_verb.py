@@ -63,6 +63,11 @@ def command(
     --committer-date-is-author-date` with the committer patchctl <patchctl@localhost> makes the same commit ids of them.
     --for-upstream FEATURE writes that feature alone, with a mail for each that it requires before it, carried files at their places and
     our trailers left out; LEFT-OUT.txt says what upstream will ask for beside that.
+
+    \b
+    Examples:
+      patchctl export verl
+      patchctl export verl --for-upstream skip_old_log_prob --mbox mails
     """
     from patchctl.report.stacks import ExportOutput
     from patchctl.workspace.export_tree import export_tree

@@ -43,6 +43,11 @@ def command(
     remotes, the package index that pip is configured for.
 
     With --bundle the sources come from there, and its distribution is put beside them: the last line says where.
+
+    \b
+    Examples:
+      patchctl fetch --profile qwen3-235b
+      patchctl fetch --profile qwen3-235b --refresh
     """
     from patchctl.report.sources import FetchedSource, FetchOutput
     from patchctl.source.intact import check_base

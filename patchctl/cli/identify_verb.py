@@ -22,6 +22,11 @@ def command(app: App, folder: Path, as_json: bool) -> int:
     DIR is a checkout, an unpacked source distribution, a package's folder, a part of one, or a site-packages folder.
     Files are compared by git's blob ids with the lists in manifests/trees; version strings are not looked at. Files
     that the distribution's patches changed are recognised. Reads only; exit code 1 when it is not exactly a pin.
+
+    \b
+    Examples:
+      patchctl identify /vllm-workspace/vllm
+      patchctl identify workspace/verl --json
     """
     from patchctl.identify.known import known_trees
     from patchctl.identify.match import identify

@@ -24,6 +24,11 @@ def command(app: App, what: str | None, profile: str | None, upstream: str | Non
 
     WHAT is one of releases, profiles, stacks, patches and requirements; without it, all of them are listed. `patchctl show` tells
     all about one patch.
+
+    \b
+    Examples:
+      patchctl list
+      patchctl list patches --profile qwen3-235b
     """
     from patchctl.catalog.features import Catalog
     from patchctl.report.catalog import ListOutput, list_text

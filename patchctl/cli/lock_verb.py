@@ -65,6 +65,11 @@ def command(
 
     With --requirements it is the locks in manifests/requirements/ that are made: what profiles run on, resolved from what
     the trees declare at their pins, the profiles and the recipes.
+
+    \b
+    Examples:
+      patchctl lock
+      patchctl lock --check --skip-unavailable
     """
     from patchctl.check.pages import write_documents
     from patchctl.cli.output_pages import output_pages

@@ -46,6 +46,11 @@ def command(
     Opens the stack as `patchctl edit` does, with one commit more, which is empty: change files, `git add` them and `git
     commit --amend`. The test fails until it says what it wants. What a person has to write is marked TODO(new); `verify`
     names it as long as it waits. Files that are there are kept. docs/writing-patches.md has the whole way.
+
+    \b
+    Examples:
+      patchctl new its_name --stack verl
+      patchctl new its_name --stack vllm-ascend --dir work
     """
     from patchctl.prove.new import new_patch
     from patchctl.workspace.edit import export_command

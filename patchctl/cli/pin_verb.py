@@ -39,6 +39,11 @@ def command(
     that upstream's build generates are taken over from the stack before, with the new version in them, and are refused where
     the new revision expects them no more. What upstream's own files say that it runs on is printed as a proposal: no profile
     is changed. Modules that the new revision imports and nothing provides are named. `patchctl rebase` brings the patches.
+
+    \b
+    Examples:
+      patchctl pin verl v0.6.1 --dry-run
+      patchctl pin vllm-ascend 0.23.0.post1 --source sdist
     """
     import re
 

@@ -102,6 +102,11 @@ def command(
     trees where upstream meets the need. No record is written of it.
 
     Exit code 0 when all that could be run is proven (or met), 1 when something is not or nothing could be run.
+
+    \b
+    Examples:
+      patchctl prove sam_proposer --stack vllm-ascend
+      patchctl prove --all --trees trees
     """
     from patchctl.check.tested import check_orphans
     from patchctl.prove.proof_trees import isolated_profile

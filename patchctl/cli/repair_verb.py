@@ -21,6 +21,11 @@ def command(app: App, workspace: Path, dry_run: bool, as_json: bool) -> None:
     of a git that is dead. Files of yours go to a new folder `repair-N` in the workspace, which it names; staged content and
     commits go to branches of the tree. A tree that neither the workspace nor the cache can give goes there whole; a checkout
     that was patched with --in-place then stays as it is. A healthy workspace stays as it is.
+
+    \b
+    Examples:
+      patchctl repair --dry-run
+      patchctl repair --workspace workspace
     """
     from patchctl.report.repair import RepairOutput, repair_text
     from patchctl.workspace.apply import writing

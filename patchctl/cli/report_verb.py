@@ -41,8 +41,10 @@ def command(app: App, profile: str | None, out: Path, drift: Path | None, force:
     PAGE#FEATURE opens a feature. The same distribution gives the same bytes. A file that is no such page is not replaced.
 
     \b
-    patchctl drift --matrix --json > drift.json
-    patchctl report --profile qwen3-235b --drift drift.json --out qwen3-235b.html
+    Examples:
+      patchctl report --out patchctl.html
+      patchctl drift --matrix --json > drift.json
+      patchctl report --profile qwen3-235b --drift drift.json --out qwen3-235b.html
     """
     from patchctl.atomic import replace_file
     from patchctl.catalog.overview import overview

@@ -21,6 +21,11 @@ def command(app: App, workspace: Path, stash: bool, as_json: bool) -> None:
 
     Needs no network, no cache and no distribution: the workspace holds everything. Checkouts that were patched with
     --in-place get their files back and are then forgotten.
+
+    \b
+    Examples:
+      patchctl revert
+      patchctl revert --workspace workspace --stash
     """
     from patchctl.report.trees import revert_output
     from patchctl.workspace.apply import revert

@@ -29,7 +29,9 @@ def command(app: App, name: str | None, arguments: tuple[str, ...]) -> None:
     else in patchctl's own Python.
 
     \b
-    patchctl script ray_cluster.sh --help
+    Examples:
+      patchctl script
+      patchctl script ray_cluster.sh --help
     """
     scripts = scripts_of(app.found_root)
     if name is None:

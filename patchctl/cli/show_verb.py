@@ -30,6 +30,11 @@ def command(app: App, target: str, diff: bool, as_json: bool) -> None:
 
     A feature that spans several upstreams has a patch in each of them: all are shown, or the one of UPSTREAM. PATCHFILE
     is the name of a patch file or its path, which need not belong to a stack.
+
+    \b
+    Examples:
+      patchctl show skip_old_log_prob
+      patchctl show chunked_moe@vllm-ascend --diff
     """
     from patchctl.catalog.features import Catalog
     from patchctl.report.catalog import ShowOutput, show_text

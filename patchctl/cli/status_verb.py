@@ -28,6 +28,11 @@ def command(app: App, workspace: Path, python: str | None, as_labels: bool, as_j
     lock files of the stacks whose trees are here; `patchctl.tree.UPSTREAM` is the form of the source and git's id of the
     patched tree; `patchctl.skipped` names the profile's upstreams that have no tree here, `patchctl.without` the features
     that a tree lacks: left out by somebody, or not to be had. Refused where something is not as it should be.
+
+    \b
+    Examples:
+      patchctl status
+      patchctl status --workspace workspace --python .venv/bin/python
     """
     from patchctl.manifest.distribution import Distribution
     from patchctl.report.trees import status_text

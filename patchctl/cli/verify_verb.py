@@ -83,6 +83,11 @@ def command(
     With --bundle FILE it is the bundle's distribution, with the bundle's sources, or a workspace against it.
 
     Exit code 1 with findings; 3 when a stack had no form that could be had.
+
+    \b
+    Examples:
+      patchctl verify --static
+      patchctl verify --workspace workspace
     """
     from patchctl.check.rules import all_rules
     from patchctl.findings.formats import Shown
