@@ -47,6 +47,7 @@ _GROUPS = {
         "cluster": "Check every node of a Ray cluster, or apply to all of them.",
     },
     "Maintain patches": {
+        "init": "Begin a distribution of your own, for another upstream.",
         "new": "Start a patch: header, test, probe and mutation to fill in.",
         "edit": "Open a stack as commits in a work tree.",
         "export": "Write the commits of a work tree back to patch files.",

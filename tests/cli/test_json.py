@@ -50,7 +50,7 @@ def test_every_verb_with_json_has_a_schema() -> None:
     printed = dict(outputs(cli))
     assert SCHEMAS.keys() == {f"patchctl.{verb}/1" for verb in ("error", *printed)}
     # Every word after the first two is the script's; the last prints formats of others.
-    hands_on = {"script", "train", "sbom"}
+    hands_on = {"script", "train", "sbom", "init"}
     assert {*cli.list_commands(click.Context(cli))} - hands_on == {verb.partition(".")[0] for verb in printed}
 
 

@@ -1,0 +1,113 @@
+"""Begins a distribution: its upstream, first stack, profile, and what tests and CI need. `init` fills a folder with it."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Sequence
+from email import message_from_string
+from pathlib import Path
+from string import Template
+
+from patchctl.atomic import make_folder, replace_file
+from patchctl.errors import LocalEdits, WrongUse
+from patchctl.manifest.distribution import Distribution
+from patchctl.manifest.typeinfo import shape_of
+from patchctl.manifest.types import FORMAT, GitUrl, Name, Stack
+from patchctl.pin.generated import BaseReader
+from patchctl.pin.pin import find_pin, newest, write_pin
+from patchctl.source.types import SourceOptions
+from patchctl.terminal.progress import Progress
+
+_TEMPLATES = Path(__file__).with_name("templates")
+# By path in the new folder.
+_FILES = {
+    "README.md": "README.md.in",
+    "conftest.py": "conftest.py.in",
+    "tests/behaviour/harness.py": "harness.py.in",
+    ".github/workflows/patches.yml": "patches.yml.in",
+}
+_UNKNOWN = "NOASSERTION"  # SPDX's word for a licence that nobody has looked up
+_IGNORED = "edit/\nworkspace/\n__pycache__/\n"
+ENTRIES = ("manifests", "patches", ".gitignore", *dict.fromkeys(name.partition("/")[0] for name in _FILES))
+_NO_PACKAGES = {"test", "tests", "doc", "docs", "example", "examples", "benchmark", "benchmarks", "scripts", "tools"}
+
+
+def check_place(root: Path, name: str, git: Sequence[str]) -> None:
+    """Check that a distribution can begin there. Raises WrongUse for name or address, LocalEdits for what is in the way."""
+    if not shape_of(Name).takes_text(name):
+        raise WrongUse(f"{name!a} is no name of an upstream", hint="lower-case letters, digits, '.', '_', '-'")
+    for url in git:
+        if not shape_of(GitUrl).takes_text(url):
+            what = "--git takes an https://, ssh://, git:// or file:/// address without a password"
+            hint = f"a repository of this machine alone: --mirror {name}=DIR, with the upstream's address"
+            raise WrongUse(what, hint=hint)
+    there = [str(root / entry) for entry in ENTRIES if (root / entry).exists()]
+    if there:
+        raise LocalEdits("these are there already", there, hint="take an empty folder: --dir DIR")
+
+
+def begin(
+    root: Path, name: str, git: list[str], sdist: str | None, wanted: str, options: SourceOptions, progress: Progress
+) -> tuple[Stack, list[str]]:
+    """Write a distribution of one upstream at one revision into a folder that has none. Return its stack, and what a person
+    has to do.
+
+    Raises what `find_pin` raises, InvalidManifest for an address or a name that no manifest takes.
+    """
+    upstreams = root / "manifests" / "upstreams.yaml"
+    _write(upstreams, _upstreams(name, git, sdist, name, _UNKNOWN, {}))
+    dist = Distribution.load(root)
+    pinned = find_pin(dist, newest(dist, name, wanted), wanted, options, progress)
+    with BaseReader(pinned.bases) as source:
+        said = message_from_string(_metadata(source))
+        packages = dict(_packages(source, name))
+    summary, license_ = str(said.get("Summary") or name), str(said.get("License-Expression") or _UNKNOWN)
+    _write(upstreams, _upstreams(name, git, sdist, summary, license_, packages))
+    write_pin(pinned)
+    profile = (
+        f"schema: {FORMAT}\nname: {name}\nsummary: {name} with our patches.\nstacks: {{{name}: {pinned.stack.name}}}\n"
+    )
+    _write(root / "manifests" / "profiles" / f"{name}.yaml", profile)
+    folder = next(iter(packages.values()), "").rpartition("/")[0]
+    for path, template in _FILES.items():
+        text = Template((_TEMPLATES / template).read_text(encoding="utf-8")).substitute(name=name, folder=folder)
+        _write(root / path, text)
+    _write(root / ".gitignore", _IGNORED)
+    notes = [*pinned.notes]
+    if license_ == _UNKNOWN:
+        notes.append("no file says its licence as an SPDX expression: write it into manifests/upstreams.yaml")
+    if not packages:
+        notes.append("no package was found at the tree's top or in src/: write them into manifests/upstreams.yaml")
+    return pinned.stack, notes
+
+
+def _write(file: Path, text: str) -> None:
+    make_folder(file.parent)
+    replace_file(file, text.encode())
+
+
+def _upstreams(
+    name: str, git: list[str], sdist: str | None, summary: str, license_: str, packages: dict[str, str]
+) -> str:
+    """The text of upstreams.yaml; every value is JSON, which is YAML too."""
+    lines = [f"schema: {FORMAT}", "upstreams:", f"  {name}:"]
+    facts = {"summary": summary, "license": license_, "git": git, "sdist": sdist, "packages": packages}
+    lines += [f"    {key}: {json.dumps(value, ensure_ascii=False)}" for key, value in facts.items() if value]
+    return "\n".join(lines) + "\n"
+
+
+def _metadata(source: BaseReader) -> str:
+    file = source.archived.get(b"PKG-INFO")
+    return file.data.decode("utf-8", "replace") if file is not None else ""
+
+
+def _packages(source: BaseReader, name: str) -> Iterator[tuple[str, str]]:
+    """Yield import packages at the tree's top or in src/: the one of the upstream's name, else all but tests and the like."""
+    found = {}
+    for path in source.files:
+        match = re.fullmatch(r"((?:src/)?([A-Za-z_]\w*))/__init__\.py", path.decode("utf-8", "replace"))
+        if match and match[2] not in _NO_PACKAGES:
+            found[match[2]] = match[1]
+    own = name.replace("-", "_").replace(".", "_")
+    yield from ({own: found[own]} if own in found else found).items()

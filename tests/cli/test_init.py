@@ -1,0 +1,138 @@
+"""`patchctl init`: from an empty folder to a proven patch, for an upstream that no distribution here has."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from distribution import GREETER, Made, git, make_distribution, run_patchctl, write_files
+
+MESSAGE = """hello: say which hour it is
+
+Need: a greeting says the same all day, and nobody knows whether it is late.
+
+An hour after the greeting, in a function of its own, so that what upstream says stays.
+
+Risk: none; nothing calls it yet.
+
+Feature: hours
+Switch: none
+Upstream-Status: Pending
+Drop-When: greeter says the hour
+"""
+PROBE = """import json
+import greeter.hello as hello
+print(json.dumps([hello.hour() if hasattr(hello, "hour") else None, hello.__name__]))
+"""
+TEST = """import pytest
+
+@pytest.mark.on
+def test_the_hour_is_said(upstream):
+    assert upstream.run("probe_hours.py", need=["greeter"])[0] == "noon"
+
+@pytest.mark.off
+def test_the_module_is_upstreams(upstream):
+    assert upstream.run("probe_hours.py", need=["greeter"])[1] == "greeter.hello"
+"""
+MUTANT = {"file": "greeter/hello.py", "replace": 'return "noon"', "with": 'return "night"', "why": "another hour"}
+
+
+@pytest.fixture(scope="module")
+def origin(tmp_path_factory: pytest.TempPathFactory) -> Made:
+    """Somebody's upstream: a repository with a tag, and a source distribution on an index."""
+    greeter = replace(GREETER, sdist=("greeter/hello.py",))
+    made = make_distribution(tmp_path_factory.mktemp("origin"), (greeter,))
+    git(made.origins / "greeter", "tag", "v1.0")
+    return made
+
+
+def run(folder: Path, *args: str, **env: str) -> subprocess.CompletedProcess[str]:
+    return run_patchctl(f"--cache={folder.parent / 'cache'}", *args, home=folder, env=env, timeout=300)
+
+
+def good(folder: Path, *args: str) -> str:
+    done = run(folder, *args)
+    assert done.returncode == 0, f"{args}: {done.stdout}{done.stderr}"
+    return done.stdout
+
+
+def address(origin: Made) -> str:
+    return f"file://{origin.origins / 'greeter'}"
+
+
+def test_to_a_proven_first_patch(origin: Made, tmp_path: Path) -> None:
+    own = tmp_path / "own"
+    said = good(own, "init", "greeter", "v1.0", "--git", address(origin))
+    assert "written  manifests/stacks/greeter/v1.0.yaml" in said and said.endswith(
+        "patchctl new FEATURE --stack greeter\n"
+    )
+    for name in (line.split()[1] for line in said.splitlines() if line.startswith("written")):
+        assert (own / name).is_file(), name
+    assert "no errors" in good(own, "verify")
+    assert "0 patches" in good(own, "apply", "--profile", "greeter")
+
+    good(own, "new", "hours", "--stack", "greeter")
+    tree = own / "edit/greeter-v1.0"
+    (tree / "greeter/hello.py").open("a").write('\n\ndef hour():\n    return "noon"\n')
+    git(tree, "add", "--all")
+    git(tree, "commit", "--quiet", "--amend", "--message", MESSAGE)
+    folder = "patches/greeter/v1.0/hours"
+    files = {"tests/probe_hours.py": PROBE, "tests/test_hours.py": TEST, "mutants/hours.yaml": json.dumps(MUTANT)}
+    write_files(own, {f"{folder}/{name}": text for name, text in files.items()})
+    good(own, "export", "greeter")
+    good(own, "lock")
+    unproven = run(own, "verify", "--proven")
+    assert unproven.returncode == 1 and "is not proven on greeter/v1.0" in unproven.stdout
+    assert "1/1 mutants red" in good(own, "prove", "hours")
+    assert "no errors" in good(own, "verify", "--proven")
+    assert "1 patch" in good(own, "apply", "--profile", "greeter")
+
+
+def test_from_an_index_alone(origin: Made, tmp_path: Path) -> None:
+    own = tmp_path / "own"
+    index = str(origin.index)
+    done = run(own, "init", "greeter", "1.0", "--sdist", "greeter", "--dir", "below", PIP_FIND_LINKS=index)
+    assert done.returncode == 0, done.stderr
+    assert "next: cd below && patchctl new FEATURE" in done.stdout
+    text = (own / "below/manifests/upstreams.yaml").read_text()
+    assert 'sdist: "greeter"' in text and "git:" not in text
+    assert "note     no package was found" in done.stdout and "packages" not in text  # this archive has no __init__.py
+    checked = run(own / "below", "verify", PIP_FIND_LINKS=index)
+    assert checked.returncode == 0, checked.stdout
+
+
+@pytest.mark.parametrize(
+    ("args", "code", "said"),
+    [
+        (("greeter", "v1.0"), 2, "--git URL"),
+        (("Greeter Of Ours", "v1.0", "--sdist", "greeter"), 2, "no name of an upstream"),
+        (("greeter", "v1.0", "--git", "/a/folder"), 2, "--mirror greeter=DIR"),
+        (("greeter", "v1.0", "--git", "https://me:secret@example.invalid/x.git"), 2, "without a password"),
+        (("greeter", "v9.9", "--git", "ORIGIN"), 3, "no place tells which commit v9.9 is"),
+        (("greeter", "v1.0", "--git", "file:///nowhere/at/all"), 3, "no place tells"),
+        (("greeter", "1.0", "--sdist", "greeter"), 3, "no place has a source distribution"),
+        (("greeter", "1.0", "--sdist", "-e ."), 2, "sdist"),
+    ],
+)
+def test_what_cannot_be_begun_leaves_nothing(
+    origin: Made, tmp_path: Path, args: tuple[str, ...], code: int, said: str
+) -> None:
+    own = tmp_path / "own"
+    own.mkdir()
+    words = [address(origin) if word == "ORIGIN" else word for word in args]
+    done = run(own, "init", *words)
+    assert done.returncode == code and said in done.stderr, done.stderr
+    assert "Traceback" not in done.stderr and "secret" not in done.stderr
+    assert list(own.iterdir()) == []
+
+
+@pytest.mark.parametrize("there", ["manifests/notes.txt", "conftest.py", "tests/test_mine.py", ".gitignore"])
+def test_what_is_there_is_kept(origin: Made, tmp_path: Path, there: str) -> None:
+    own = tmp_path / "own"
+    write_files(own, {there: "mine\n"})
+    done = run(own, "init", "greeter", "v1.0", "--git", address(origin))
+    assert done.returncode == 5 and there.partition("/")[0] in done.stderr
+    assert (own / there).read_text() == "mine\n" and [p for p in own.rglob("*") if p.is_file()] == [own / there]
