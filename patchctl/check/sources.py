@@ -16,8 +16,7 @@ from pathlib import Path
 
 from patchctl.catalog.linted import LintedPatch
 from patchctl.check.series import Key, Series
-from patchctl.drift.api_diff import PatchedSource, uses, written_lines
-from patchctl.drift.api_index import module_name
+from patchctl.drift.api_diff import PatchedSource, module_name, uses, written_lines
 from patchctl.errors import BadManifest, BadPatch, DoesNotApply, Tried
 from patchctl.findings.report import Finding, NotChecked, Report, from_error
 from patchctl.git.catfile import ObjectReader

@@ -19,8 +19,7 @@ if TYPE_CHECKING:
     from patchctl.manifest.types import Release, Stack
     from patchctl.prove.prove import Verdict
     from patchctl.rebase.finish import RebaseResult
-    from patchctl.rebase.rebase_state import RebaseRun, RebaseState
-    from patchctl.rebase.rebase_worktree import RebaseWorktree
+    from patchctl.rebase.rebase_state import RebaseRun, RebaseState, RebaseWorktree
     from patchctl.source.types import SourceOptions
     from patchctl.terminal.style import Style
 
@@ -81,7 +80,7 @@ def command(
 
 def _abort(app: App, state: BumpState, as_json: bool) -> int:
     from patchctl.bump.bump import state_file
-    from patchctl.manifest.writer_lock import exclusive_writer
+    from patchctl.manifest.rewrite import exclusive_writer
     from patchctl.report.bump import BumpOutput, moves_text
 
     with exclusive_writer(app.distribution.root):
@@ -105,7 +104,7 @@ def _begin(
     """Find what moves, and do it unless this is a dry run."""
     from patchctl.bump.bump import BumpState, check_new, find_moves, newest_release, next_point, write_state
     from patchctl.drift.drift import Drifting
-    from patchctl.manifest.writer_lock import exclusive_writer
+    from patchctl.manifest.rewrite import exclusive_writer
     from patchctl.report.bump import BumpOutput, moves_text
 
     dist = app.distribution
@@ -199,7 +198,7 @@ def _go_on(app: App, state: BumpState, options: SourceOptions, as_json: bool) ->
 
 
 def _place(app: App, state: BumpState, move: StackMove) -> RebaseWorktree:
-    from patchctl.rebase.rebase_worktree import RebaseWorktree
+    from patchctl.rebase.rebase_state import RebaseWorktree
 
     return RebaseWorktree((app.distribution.root / "edit" / f"{move.upstream}-bump-{state.new}").absolute())
 
@@ -237,8 +236,7 @@ def _arrive(
     from patchctl.bump.bump import write_state
     from patchctl.cli.rebase_verb import to_next_stop
     from patchctl.rebase.rebase import accept_resolution, clear_locks
-    from patchctl.rebase.rebase_state import RebaseRun, read_state
-    from patchctl.rebase.rebase_worktree import locked
+    from patchctl.rebase.rebase_state import RebaseRun, locked, read_state
     from patchctl.rebase.start import RebaseRequest, start
 
     dist, progress = app.distribution, app.progress(as_json)

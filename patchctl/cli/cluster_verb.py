@@ -11,8 +11,15 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from patchctl import extension
-from patchctl.cli.app import App, complete_profile, json_option, profile_option, release_option
-from patchctl.cli.format_option import format_option, print_findings
+from patchctl.cli.app import (
+    App,
+    complete_profile,
+    format_option,
+    json_option,
+    print_findings,
+    profile_option,
+    release_option,
+)
 from patchctl.cli.sources import Sources, source_or_bundle_options
 from patchctl.errors import DONE, FINDINGS, WrongUse
 

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from patchctl.cli.app import App, find_stack, release_option
-from patchctl.cli.format_option import format_option, print_findings
+from patchctl.cli.app import App, find_stack, format_option, print_findings, release_option
 from patchctl.cli.sources import Sources, source_options
 from patchctl.errors import DONE, FINDINGS, PatchctlError, SourceUnavailable, WrongUse
 
@@ -93,8 +92,7 @@ def command(
         return _workspace(app, workspace.absolute(), output)
     from patchctl.cli.prove_verb import check_provable
     from patchctl.drift.drift import Drifting
-    from patchctl.drift.drift_json import Earlier
-    from patchctl.drift.drift_plan import check_place, plan_of, save_plan
+    from patchctl.drift.saved import Earlier, check_place, plan_of, save_plan
     from patchctl.findings.formats import Shown
     from patchctl.findings.report import Report
     from patchctl.report.drift import drift_findings, drift_output, drift_text, exit_code, not_looked_at

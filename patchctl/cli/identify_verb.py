@@ -23,7 +23,7 @@ def command(app: App, folder: Path, as_json: bool) -> int:
     Files are compared by git's blob ids with the lists in manifests/trees; version strings are not looked at. Files
     that the distribution's patches changed are recognised. Reads only; exit code 1 when it is not exactly a pin.
     """
-    from patchctl.identify.known import known_trees
+    from patchctl.identify.lists import known_trees
     from patchctl.identify.match import identify
     from patchctl.report.trees import identify_text
 

@@ -136,7 +136,7 @@ def _exit_code(rows: list[LockRow], check: bool, skip_unavailable: bool) -> int:
 
 
 def _text(rows: list[LockRow], pages: WrittenPages, check: bool, style: Style) -> Iterable[str]:
-    from patchctl.findings.render import report_text
+    from patchctl.findings.formats import report_text
     from patchctl.identify.lists import TREES
     from patchctl.manifest.lock import lock_file
 

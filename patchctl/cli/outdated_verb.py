@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 @click.option("--skip-unavailable", is_flag=True, help="End as the other upstreams do if one of them cannot be asked.")
 @release_option
 @source_options
-@json_option("patchctl.report.outdated:OutdatedOutput")
+@json_option("patchctl.report.drift:OutdatedOutput")
 @click.pass_obj
 def command(
     app: App,
@@ -47,7 +47,7 @@ def command(
     """
     from patchctl.drift.drift import Drifting
     from patchctl.drift.outdated import outdated
-    from patchctl.report.outdated import OutdatedOutput, outdated_text
+    from patchctl.report.drift import OutdatedOutput, outdated_text
 
     dist = app.distribution
     chosen = list({s.upstream: s for s in [find_stack(dist, name) for name in stacks] or _of_release(dist)}.values())

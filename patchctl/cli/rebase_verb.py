@@ -114,8 +114,7 @@ def command(
     from dataclasses import replace
 
     from patchctl.rebase.rebase import clear_locks
-    from patchctl.rebase.rebase_state import RebaseRun, read_state, write_state
-    from patchctl.rebase.rebase_worktree import find_worktree, locked
+    from patchctl.rebase.rebase_state import RebaseRun, find_worktree, locked, read_state, write_state
     from patchctl.rebase.start import RebaseRequest, start
     from patchctl.report.stacks import rebase_output, rebase_status
 
@@ -183,7 +182,7 @@ def _planned(
     app: App, file: Path, name: str | None, to: str | None, options: SourceOptions, as_json: bool
 ) -> tuple[str, str, str | None]:
     """Stack, revision and, where git told it, the commit of a plan that still holds."""
-    from patchctl.drift.drift_plan import check_plan, read_plan
+    from patchctl.drift.saved import check_plan, read_plan
 
     if name or to:
         raise WrongUse("--plan says which stack goes where", hint="name neither a stack nor --to beside it")

@@ -12,7 +12,7 @@ from patchctl.cli.app import App, json_option, workspace_option
 @click.command("repair")
 @workspace_option
 @click.option("--dry-run", is_flag=True, help="Say what is wrong, and write nothing.")
-@json_option("patchctl.report.repair:RepairOutput")
+@json_option("patchctl.report.trees:RepairOutput")
 @click.pass_obj
 def command(app: App, workspace: Path, dry_run: bool, as_json: bool) -> None:
     """Make a clean base of a workspace that was interrupted or damaged, and lose nothing.
@@ -22,7 +22,7 @@ def command(app: App, workspace: Path, dry_run: bool, as_json: bool) -> None:
     commits go to branches of the tree. A tree that neither the workspace nor the cache can give goes there whole; a checkout
     that was patched with --in-place then stays as it is. A healthy workspace stays as it is.
     """
-    from patchctl.report.repair import RepairOutput, repair_text
+    from patchctl.report.trees import RepairOutput, repair_text
     from patchctl.workspace.apply import writing
     from patchctl.workspace.repair import preview_repair, repair
 

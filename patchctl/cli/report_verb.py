@@ -46,7 +46,7 @@ def command(app: App, profile: str | None, out: Path, drift: Path | None, force:
     """
     from patchctl.atomic import replace_file
     from patchctl.catalog.overview import overview
-    from patchctl.drift.drift_json import read_drift
+    from patchctl.drift.saved import read_drift
     from patchctl.report.catalog import ReportOutput, written_text
     from patchctl.report.page import page
 

@@ -12,14 +12,14 @@ from patchctl.cli.app import App, json_option
 from patchctl.errors import WrongUse
 
 if TYPE_CHECKING:
-    from patchctl.report.distributions import UseOutput
+    from patchctl.report.sources import UseOutput
 
 
 @click.command("use")
 @click.argument("target", metavar="[URL[@REV] | COMMIT]", required=False)
 @click.option("--list", "as_list", is_flag=True, help="List what was fetched; * marks the default.")
 @click.option("--none", "forget", is_flag=True, help="Go back to the distribution installed with patchctl.")
-@json_option("patchctl.report.distributions:UseOutput")
+@json_option("patchctl.report.sources:UseOutput")
 @click.pass_obj
 def command(app: App, target: str | None, as_list: bool, forget: bool, as_json: bool) -> None:
     """Fetch a distribution's repository at a revision, and take it wherever no other is named or around.
@@ -46,7 +46,7 @@ def command(app: App, target: str | None, as_list: bool, forget: bool, as_json: 
 def _output(fetched: bool) -> UseOutput:
     from patchctl.distributions.use import fetched as all_fetched
     from patchctl.manifest.default_roots import chosen_root, own_root
-    from patchctl.report.distributions import UsedRow, UseOutput
+    from patchctl.report.sources import UsedRow, UseOutput
 
     rows = [UsedRow(one, root, root == chosen_root()) for one, root in all_fetched()]
     return UseOutput(rows, chosen_root() or own_root(), fetched)

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from patchctl.cli.app import App
-from patchctl.cli.format_option import format_option, print_findings
+from patchctl.cli.app import App, format_option, print_findings
 from patchctl.cli.sources import Sources, source_or_bundle_options
 from patchctl.errors import WrongUse
 
@@ -39,7 +38,7 @@ if TYPE_CHECKING:
     "--lint", is_flag=True, help="Only the patch files: their rules, and how they go together. No lock, page or proof."
 )
 @click.option("--quiet", "-q", is_flag=True, help="With text: print findings, and nothing else.")
-@format_option("patchctl.findings.render:VerifyOutput")
+@format_option("patchctl.findings.formats:VerifyOutput")
 @click.pass_obj
 def command(
     app: App,
@@ -68,8 +67,7 @@ def command(
     Exit code 1 with findings; 3 when a stack had no form that could be had.
     """
     from patchctl.check.rules import all_rules
-    from patchctl.findings.formats import Shown
-    from patchctl.findings.render import report_text, verify_output
+    from patchctl.findings.formats import Shown, report_text, verify_output
 
     if workspace is not None:
         _refuse_sources(sources, static, proven, alone, lint)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from patchctl.git.revisions import head_commit
+from patchctl.git.history import head_commit
 from patchctl.manifest.default_roots import installed_commit, own_root, used_at
 
 

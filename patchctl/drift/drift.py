@@ -19,10 +19,8 @@ from typing import TypeVar
 
 from patchctl.atomic import make_folder, replace_file
 from patchctl.catalog.evidence import Evidence
-from patchctl.drift.api_diff import ApiChange, PatchedSource, changed_names, written_lines
-from patchctl.drift.api_index import Reader
-from patchctl.drift.file_drift import FileJudge, renamed
-from patchctl.drift.lost_hunks import known_of, with_commits
+from patchctl.drift.api_diff import ApiChange, PatchedSource, Reader, changed_names, written_lines
+from patchctl.drift.file_drift import FileJudge, known_of, renamed, with_commits
 from patchctl.drift.types import (
     ARRIVES,
     CONFLICT,

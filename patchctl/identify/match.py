@@ -22,7 +22,7 @@ from patchctl.identify.comparison import (
     patches_found,
     show,
 )
-from patchctl.identify.known import KnownTree
+from patchctl.identify.lists import KnownTree
 from patchctl.identify.scan import Folder, scan
 
 # A folder with two common names fits several places; compare with at most this many.

@@ -15,8 +15,7 @@ from typing import Literal
 
 from patchctl.errors import DoesNotApply, LocalEdits, WrongUse
 from patchctl.git.history import CommitInfo, commits_between
-from patchctl.git.in_progress import find_operation
-from patchctl.git.locks import drop_own
+from patchctl.git.locks import drop_own, find_operation
 from patchctl.git.worktree import WorkTree
 from patchctl.manifest.distribution import Distribution
 from patchctl.manifest.types import Stack
@@ -32,6 +31,7 @@ from patchctl.rebase.cherry_pick import (
     head_of,
     pick,
     run_rerere,
+    taken_by,
     touched_by,
     uncommitted,
     unmerged,
@@ -49,13 +49,12 @@ from patchctl.rebase.rebase_state import (
     generated_in,
     hold,
     is_held,
+    locked,
     stage_of,
     write_state,
 )
-from patchctl.rebase.rebase_worktree import locked
-from patchctl.rebase.regenerating import Regeneration
+from patchctl.rebase.resolutions import Regeneration
 from patchctl.rebase.start import RebaseRequest, start
-from patchctl.rebase.upstreamed import taken_by
 from patchctl.scratch import sweep
 from patchctl.source.types import SourceOptions
 from patchctl.stack.plan import load_patches

@@ -21,7 +21,7 @@ from patchctl.doc import Doc, Spread
 from patchctl.terminal.text import patch_count, visible, visible_line
 
 if TYPE_CHECKING:
-    from patchctl.drift.drift_json import SavedDrift
+    from patchctl.drift.saved import SavedDrift
     from patchctl.terminal.style import Style
 
 Rows = Mapping[str, Sequence[Any]]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from patchctl.errors import SourceUnavailable, Tried
 from patchctl.manifest.types import Stack, Upstream
-from patchctl.source.cached import cached_git, cached_sdist
+from patchctl.source.cache import cached_git, cached_sdist
 from patchctl.source.types import FORMS, Base, Form, SourceOptions
 from patchctl.terminal.progress import Progress
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from patchctl.errors import Tried
 from patchctl.git.fetch import list_refs
-from patchctl.git.revisions import git_dir, has_commit, refs_of
+from patchctl.git.history import git_dir, has_commit, refs_of
 from patchctl.git.run import GitFailed, run_git
 from patchctl.manifest.types import Stack, Upstream
 from patchctl.source.git_form import places_of

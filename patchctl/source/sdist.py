@@ -15,7 +15,6 @@ from patchctl.git.pack import PackWriter
 from patchctl.manifest.types import Sdist, Stack, Upstream
 from patchctl.source import cache
 from patchctl.source.archive import ArchivedFile, is_generated, read_archive
-from patchctl.source.cached import sdist_place
 from patchctl.source.config import archive_limits
 from patchctl.source.intact import is_intact
 from patchctl.source.types import Base, Download, SourceOptions
@@ -76,7 +75,7 @@ def fetch(
 
 def _kept(name: str, sdist: Sdist, options: SourceOptions) -> Download | None:
     """Return the archive in the cache: a killed run, or a changed list of generated files, leaves it without a base."""
-    repo = sdist_place(options.cache, name, sdist)
+    repo = cache.sdist_place(options.cache, name, sdist)
     archive = None if options.refresh else cache.kept_archive(repo)
     if archive is None:
         return None
@@ -111,7 +110,7 @@ def _make_base(
     repo = cache.new_repository(folder / "base.git")
     title = f"{distribution} {sdist.version} from its source distribution"
     commit, tree = write_commit(repo, (f for f in archived if not is_generated(f, generated)), title, sdist)
-    final = sdist_place(options.cache, name, sdist)
+    final = cache.sdist_place(options.cache, name, sdist)
     kept = final.with_name(final.name.removesuffix(".git") + _suffix(found.path))
     if found.path != kept:
         cache.place(found.path, kept, replace=True)

@@ -9,7 +9,7 @@ _TRAINING = "patchctl.training"
 EXTENSION = Extension(
     verbs={
         "recipe": ("List, show, compare and print training recipes.", f"{_TRAINING}.verbs.recipe:command"),
-        "train": ("Check the machine, load the environment, and train a recipe.", f"{_TRAINING}.verbs.train:command"),
+        "train": ("Check the machine, load the environment, and train a recipe.", f"{_TRAINING}.verbs.recipe:train"),
         "preflight": ("Check whether a machine can run a recipe.", f"{_TRAINING}.verbs.preflight:command"),
     },
     heading="Train",
@@ -18,12 +18,12 @@ EXTENSION = Extension(
     schemas=(f"{_TRAINING}.schemas:SCHEMAS",),
     checks=(
         f"{_TRAINING}.recipes.check:check_recipes",
-        f"{_TRAINING}.recipes.packages:check_packages",
+        f"{_TRAINING}.recipes.check:check_packages",
         f"{_TRAINING}.models.published:check_models",
     ),
     rules=(f"{_TRAINING}.lint_rules:RULES",),
-    requirements=(f"{_TRAINING}.recipes.packages:packages_of_recipes",),
-    environments=(f"{_TRAINING}.verbs.cluster_environment:environment_of_recipe",),
+    requirements=(f"{_TRAINING}.recipes.check:packages_of_recipes",),
+    environments=(f"{_TRAINING}.verbs.cluster_preflight:environment_of_recipe",),
     recipes=(f"{_TRAINING}.report.overview:recipe_rows",),
     complete_recipe=(f"{_TRAINING}.verbs.options:complete_recipe",),
     probe=(f"{_TRAINING}.preflight.probe:look_here",),

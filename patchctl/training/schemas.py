@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from patchctl.training.models.types import Models
+from patchctl.training.models.published import Models
 from patchctl.training.recipes.types import Recipe, Rules
 
 SCHEMAS: dict[str, type] = {

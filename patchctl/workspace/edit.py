@@ -20,7 +20,7 @@ from patchctl.atomic import replace_file
 from patchctl.errors import LocalEdits, SourceUnavailable, WrongUse
 from patchctl.git.history import CommitInfo, commits_between
 from patchctl.git.locks import wait_for
-from patchctl.git.packfiles import bring_pack
+from patchctl.git.pack import bring_pack
 from patchctl.git.run import GitFailed, run_git
 from patchctl.git.worktree import Mark, WorkTree, add_exclude, create_git_dir, import_base
 from patchctl.manifest.distribution import Distribution

@@ -18,7 +18,7 @@ from typing import Any
 from patchctl.errors import BadManifest, BrokenRepository, LocalEdits, Where
 from patchctl.git.catfile import ObjectReader
 from patchctl.git.index import IndexChange, NotPlain
-from patchctl.git.packfiles import bring_pack
+from patchctl.git.pack import bring_pack
 from patchctl.git.worktree import WorkTree, add_exclude, find_git_dir, object_store
 from patchctl.os_errors import as_user_error
 from patchctl.workspace.pip_record import restore_bytecode, save_bytecode, write_record

@@ -10,7 +10,7 @@ import stat
 from collections.abc import Iterable, Mapping
 
 from patchctl.errors import LocalEdits
-from patchctl.git.in_progress import Operation, find_operation
+from patchctl.git.locks import Operation, find_operation
 from patchctl.git.worktree import SKIPPED, UNMERGED, Mark, find_git_dir
 from patchctl.workspace.tree_files import TreeFiles
 from patchctl.workspace.trees import Tree

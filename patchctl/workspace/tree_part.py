@@ -14,7 +14,7 @@ from pathlib import Path
 from patchctl.errors import BrokenRepository, LocalEdits, SourceMismatch, WrongUse
 from patchctl.git.catfile import ObjectReader
 from patchctl.git.objects import Files, TreeEntry
-from patchctl.git.packfiles import bring_pack
+from patchctl.git.pack import bring_pack
 from patchctl.git.worktree import WorkTree, create_git_dir, import_base
 from patchctl.source.cache import REFRESH
 from patchctl.stack import result_cache

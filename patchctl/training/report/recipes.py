@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 from patchctl.doc import Doc
 from patchctl.terminal.progress import size_text
 from patchctl.terminal.text import visible_line
-from patchctl.training.recipes.differences import RecipeDifference
-from patchctl.training.recipes.resolve import DEVICES, NODES, RecipeRun, Resolved
+from patchctl.training.recipes.resolve import DEVICES, NODES, RecipeDifference, RecipeRun, Resolved
 from patchctl.training.recipes.rules import Broken
 from patchctl.training.recipes.shell import command_lines, literal, override_text
 from patchctl.training.recipes.totals import Totals

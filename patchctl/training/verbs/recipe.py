@@ -1,4 +1,4 @@
-"""patchctl recipe: list, show, command, env and diff."""
+"""patchctl recipe: list, show, command, env and diff; patchctl train."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from patchctl.cli.app import App, complete_profile, json_option, release_option
+from patchctl.cli.script_verb import run_script
 from patchctl.errors import DONE, FINDINGS
 from patchctl.training.verbs.options import (
     RecipeArguments,
@@ -157,7 +158,7 @@ def diff(app: App, one: str, other: str, profile: str | None, as_json: bool) -> 
     \b
     patchctl recipe diff qwen3-8b/dapo qwen3-8b/grpo
     """
-    from patchctl.training.recipes.differences import differences
+    from patchctl.training.recipes.resolve import differences
     from patchctl.training.report.recipes import diff_output, diff_text
 
     runs = _run_on(app, profile, one), _run_on(app, profile, other)
@@ -170,3 +171,16 @@ def _run_on(app: App, profile: str | None, named: str) -> RecipeRun:
     recipe, at, release = named.partition("@")
     chosen = App(app.root, app.cache, app.color, release) if at else app
     return RecipeBook(chosen).run(RecipeArguments(profile, recipe))
+
+
+@click.command("train", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+@click.pass_obj
+def train(app: App, arguments: tuple[str, ...]) -> None:
+    """Check the machine, load the environment, wait for the cluster, and train a recipe: the distribution's train.sh.
+
+    \b
+    patchctl train PROFILE RECIPE --nodes 8 --dry-run
+    patchctl script train.sh --help                        every option
+    """
+    run_script(app, "train.sh", arguments)
