@@ -7,85 +7,39 @@ A key of `drift --json` that is missing or has another type is an error; unknown
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, TypeVar
 
 from patchctl.atomic import replace_file
 from patchctl.doc import Doc
 from patchctl.drift.api_diff import ApiChange
 from patchctl.drift.drift import Drifting
-from patchctl.drift.types import ARRIVES, PatchDrift, StackDrift
+from patchctl.drift.types import ARRIVES, CallerDrift, PatchDrift, ReleaseDrift, StackDrift
 from patchctl.errors import BadManifest, WrongUse
 from patchctl.given import named_file
 from patchctl.manifest.distribution import Distribution
-from patchctl.manifest.typeinfo import Shape, build, fields_of, shape_of
+from patchctl.manifest.typeinfo import BadRecord, parse
 from patchctl.source.types import SourceOptions
 from patchctl.stack.plan import load_patches
 from patchctl.terminal.progress import Progress
 from patchctl.terminal.text import one_line
 
-SCHEMA = "patchctl.drift/1"
+SCHEMA, PLAN_SCHEMA = "patchctl.drift/1", "patchctl.plan/1"
 _NO_RUN = "patchctl.error/1"
 _T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
-class SavedName:
-    """An upstream name that a patch uses and that changed."""
-
-    name: str
-    was: str
-    now: str | None
-
-
-@dataclass(frozen=True)
-class SavedFile:
-    """A file of a patch on a release."""
-
-    path: str
-    state: str
-    target: str | None
-
-
-@dataclass(frozen=True)
-class SavedPatch:
-    """A patch on a release, in the terms of drift.types."""
-
-    feature: str
-    state: str
-    files: list[SavedFile]
-    names: list[SavedName]
-    taken: str | None
-    proof: str | None
-    stale: bool
-    clean: bool
-
-
-@dataclass(frozen=True)
-class SavedCaller:
-    """A patch of another upstream that uses changed names."""
-
-    upstream: str
-    feature: str
-    names: list[SavedName]
-    proof: str | None
-
-    @property
-    def name(self) -> str:
-        return f"{self.feature}@{self.upstream}"
-
-
-@dataclass(frozen=True)
 class SavedRelease:
-    """A stack on a release. Earlier versions of patchctl wrote no callers."""
+    """A stack on a release; `callers` is None in a run of an earlier patchctl, which did not look at them."""
 
     release: str
     form: str
     commit: str
-    patches: list[SavedPatch]
-    callers: list[SavedCaller] = field(default_factory=list)
+    patches: tuple[PatchDrift, ...]
+    callers: tuple[CallerDrift, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -94,10 +48,7 @@ class SavedStack:
 
     upstream: str
     stack: str
-    releases: list[SavedRelease]
-
-
-_STACKS = list[SavedStack]
+    releases: tuple[SavedRelease, ...]
 
 
 @dataclass(frozen=True)
@@ -108,47 +59,44 @@ class SavedDrift:
     problem: str | None = None
 
 
+@dataclass(frozen=True)
+class _Failure:
+    what: str
+
+
+@dataclass(frozen=True)
+class _NoRun:
+    error: _Failure
+
+
 def read_drift(file: Path) -> SavedDrift:
     """Read a run, even one that ended with an error. Raises WrongUse if there is no file, BadManifest if it is not drift output."""
-    return _from_json(file, _saved, "`patchctl drift --matrix --json >FILE` makes it")
+    return _read(file, _run_or_failure, _NOT_PRINTED, "`patchctl drift --matrix --json >FILE` makes it")
 
 
-def _from_json(file: Path, read: Callable[[Any], _T], hint: str) -> _T:
+_NOT_PRINTED = "this is not what `drift --json` printed"
+
+
+def _read(file: Path, read: Callable[[bytes], _T], fault: str, hint: str) -> _T:
     try:
-        return read(json.loads(named_file(file)))
+        return read(named_file(file))
     except FileNotFoundError as error:
         raise WrongUse(f"{file} is not there", hint=hint) from error
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise BadManifest(f"this is not what `drift --json` printed: {error}", where=str(file)) from error
+    except (OSError, ValueError) as error:
+        raise BadManifest(f"{fault}: {error}", where=str(file)) from error
 
 
-def _stacks_in(data: Any) -> Any:
-    if data["schema"] != SCHEMA:
-        raise ValueError(f"its schema is not {SCHEMA}")
-    return data["stacks"]
+def _run(data: bytes) -> SavedDrift:
+    return parse(SavedDrift, data, ("schema", SCHEMA), others=True)
 
 
-def _saved(data: Any) -> SavedDrift:
-    if data["schema"] == _NO_RUN:
-        what = data["error"]["what"]
-        return SavedDrift((), what if isinstance(what, str) else "")
-    stacks: list[SavedStack] = build(_STACKS, _known(shape_of(_STACKS), _stacks_in(data)))
-    return SavedDrift(tuple(stacks))
-
-
-def _known(shape: Shape, data: Any) -> Any:
-    """Return the data without keys unknown to the classes."""
-    if shape.is_record and isinstance(data, Mapping):
-        fields = fields_of(shape.base).items()
-        return {name: _known(one.shape, data[name]) for name, one in fields if one.required or name in data}
-    if shape.origin is list and isinstance(data, list):
-        return [_known(shape_of(shape.args[0]), item) for item in data]
-    return data
-
-
-_Seen = dict[str, tuple[bool, frozenset[str]]]
-_NONE: tuple[bool, frozenset[str]] = (True, frozenset())
-_CALLERS = "@"  # not a feature name
+def _run_or_failure(data: bytes) -> SavedDrift:
+    try:
+        return _run(data)
+    except BadRecord as error:
+        if error.version != _NO_RUN:
+            raise
+    return SavedDrift((), parse(_NoRun, data, ("schema", _NO_RUN), others=True).error.what)
 
 
 @dataclass(frozen=True)
@@ -182,11 +130,12 @@ class News:
 
 
 class Earlier:
-    """An earlier run, by stack: its releases in order, each with the verdict on every feature."""
+    """An earlier run, by stack."""
 
     def __init__(self, file: Path) -> None:
         """Raises WrongUse if there is no file, BadManifest for one that `drift --json` did not print."""
-        self._stacks, self._heads = _from_json(file, _earlier, "the first time: `patchctl drift --matrix --json >FILE`")
+        saved = _read(file, _run, _NOT_PRINTED, "the first time: `patchctl drift --matrix --json >FILE`")
+        self._stacks = {(s.upstream, s.stack): s.releases for s in saved.stacks}
 
     def news(self, stacks: Sequence[StackDrift]) -> News:
         """Return what newly broke, and the new releases. A stack that the earlier run lacks has no news."""
@@ -194,75 +143,53 @@ class Earlier:
 
     def _appeared(self, stacks: Sequence[StackDrift]) -> Iterator[Appeared]:
         for stack in stacks:
-            if (known := self._heads.get((stack.upstream, stack.stack))) is None:
+            if (known := self._stacks.get((stack.upstream, stack.stack))) is None:
                 continue
-            forms = {name: form for name, form, _ in known}
+            forms = {r.release: r.form for r in known}
+            seen = {(r.release, r.form, r.commit) for r in known}
             for release in stack.releases:
-                seen = release.release, release.form, release.commit
-                if seen not in known and forms.get(release.release) in (None, release.form):
+                is_new = (release.release, release.form, release.commit) not in seen
+                if is_new and forms.get(release.release) in (None, release.form):
                     arrive = sum(p.state in ARRIVES or p.clean for p in release.patches)
                     yield Appeared(stack.upstream, stack.stack, release.release, arrive, len(release.patches))
 
-    def _broke(self, stacks: Sequence[StackDrift]) -> list[Broke]:
-        """Return regressions. A new release is compared with the newest one of the earlier run; a new patch or stack
+    def _broke(self, stacks: Sequence[StackDrift]) -> Iterator[Broke]:
+        """Yield regressions. A new release is compared with the newest one of the earlier run; a new patch or stack
         with nothing.
         """
-        found = []
         for stack in stacks:
-            known = self._stacks.get((stack.upstream, stack.stack), {})
-            newest = next(reversed(known.values()), {})
+            known = {r.release: r for r in self._stacks.get((stack.upstream, stack.stack), ())}
+            newest = next(reversed(known.values()), None)
             for release in stack.releases:
-                was = known.get(release.release, newest)
-                worse = [(p.feature, _worse(p, *was[p.feature])) for p in release.patches if p.feature in was]
-                if _CALLERS in was:  # otherwise that run did not check them
-                    worse += [(c.name, _fresh(c.names, was.get(c.name, _NONE)[1])) for c in release.callers]
-                rows = ((feature, why) for feature, why in worse if why)
-                found += [Broke(stack.upstream, stack.stack, release.release, *row) for row in rows]
-        return found
+                if was := known.get(release.release, newest):
+                    rows = _regressions(was, release)
+                    yield from (Broke(stack.upstream, stack.stack, release.release, *row) for row in rows)
 
 
-def _worse(patch: PatchDrift, arrived: bool, names: frozenset[str]) -> str | None:
-    if arrived and patch.state not in ARRIVES and not patch.clean:
+def _regressions(was: SavedRelease, now: ReleaseDrift) -> Iterator[tuple[str, str]]:
+    """Yield what is worse than it was, and why: patches, then callers, if the earlier run checked them."""
+    patches = {p.feature: p for p in was.patches}
+    for patch in now.patches:
+        if (old := patches.get(patch.feature)) and (why := _worse(patch, old)):
+            yield patch.feature, why
+    if was.callers is not None:
+        callers = {c.name: c.names for c in was.callers}
+        for caller in now.callers:
+            if why := _fresh(caller.names, callers.get(caller.name, ())):
+                yield caller.name, why
+
+
+def _worse(patch: PatchDrift, was: PatchDrift) -> str | None:
+    if was.state in ARRIVES and patch.state not in ARRIVES and not patch.clean:
         lost = [f.path for f in patch.files if f.state not in ARRIVES]
         return f"{patch.state}: {', '.join(lost)}"
-    return _fresh(patch.names, names)
+    return _fresh(patch.names, was.names)
 
 
-def _fresh(changed: Iterable[ApiChange], names: frozenset[str]) -> str | None:
-    fresh = [c.name for c in changed if c.name not in names]
+def _fresh(changed: Iterable[ApiChange], before: Iterable[ApiChange]) -> str | None:
+    known = {c.name for c in before}
+    fresh = [c.name for c in changed if c.name not in known]
     return f"calls what has changed: {', '.join(fresh)}" if fresh else None
-
-
-_Heads = dict[tuple[str, str], set[tuple[str, str, str]]]
-
-
-def _earlier(data: Any) -> tuple[dict[tuple[str, str], dict[str, _Seen]], _Heads]:
-    """Return the verdicts of each stack by release, and its releases with their forms and commits."""
-    stacks = _stacks_in(data)
-    heads = {
-        (s["upstream"], s["stack"]): {(str(r["release"]), str(r["form"]), str(r["commit"])) for r in s["releases"]}
-        for s in stacks
-    }
-    return {(s["upstream"], s["stack"]): _releases(s["releases"]) for s in stacks}, heads
-
-
-def _releases(rows: Sequence[Mapping[str, Any]]) -> dict[str, _Seen]:
-    return {str(r["release"]): _seen(r) for r in rows}
-
-
-def _seen(release: Mapping[str, Any]) -> _Seen:
-    """Return the verdicts by feature for patches, and by FEATURE@UPSTREAM for callers."""
-    found = {str(p["feature"]): (p["state"] in ARRIVES, _called(p)) for p in release["patches"]}
-    if "callers" in release:
-        found |= {_CALLERS: _NONE} | {f"{c['feature']}@{c['upstream']}": (True, _called(c)) for c in release["callers"]}
-    return found
-
-
-def _called(row: Mapping[str, Any]) -> frozenset[str]:
-    return frozenset(str(c["name"]) for c in row["names"])
-
-
-PLAN_SCHEMA = "patchctl.plan/1"
 
 
 @dataclass(frozen=True)
@@ -322,18 +249,12 @@ def save_plan(file: Path, plan: DriftPlan) -> None:
 
 def read_plan(file: Path) -> DriftPlan:
     """Read a plan. Raises WrongUse if there is no file, BadManifest for one that `drift --save-plan` did not write."""
-    try:
-        data = json.loads(named_file(file))
-        if data.pop("schema") != PLAN_SCHEMA:
-            raise ValueError(f"its schema is not {PLAN_SCHEMA}")
-        plan: DriftPlan = build(DriftPlan, data)
-    except FileNotFoundError as error:
-        raise WrongUse(
-            f"{file} is not there", hint="patchctl drift STACK --against REVISION --save-plan FILE"
-        ) from error
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise BadManifest(f"this is no plan that `drift --save-plan` wrote: {error}", where=str(file)) from error
-    return plan
+
+    def read(data: bytes) -> DriftPlan:
+        return parse(DriftPlan, data, ("schema", PLAN_SCHEMA))
+
+    hint = "patchctl drift STACK --against REVISION --save-plan FILE"
+    return _read(file, read, "this is no plan that `drift --save-plan` wrote", hint)
 
 
 def check_plan(dist: Distribution, plan: DriftPlan, options: SourceOptions, progress: Progress) -> None:

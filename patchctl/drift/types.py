@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -121,19 +120,3 @@ class StackDrift:
         tuple[Tried, ...],
         Doc("sources tried for the stack's own base, if none has it; nothing was checked then"),
     ] = ()
-
-
-def patch_from_json(data: Mapping[str, object]) -> PatchDrift:
-    """Return a patch from the output of `asdict`. Raises KeyError, TypeError and others for malformed data."""
-    rows = data["files"]
-    names = data["names"]
-    assert isinstance(rows, list) and isinstance(names, list)
-    files = tuple(FileDrift(**{**r, "hunks": tuple(HunkDrift(**h) for h in r["hunks"])}) for r in rows)
-    return PatchDrift(**{**data, "files": files, "names": tuple(ApiChange(**n) for n in names)})  # type: ignore[arg-type]
-
-
-def caller_from_json(data: Mapping[str, object]) -> CallerDrift:
-    """Like `patch_from_json`, for a caller."""
-    names = data["names"]
-    assert isinstance(names, list)
-    return CallerDrift(**{**data, "names": tuple(ApiChange(**n) for n in names)})  # type: ignore[arg-type]

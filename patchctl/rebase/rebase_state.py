@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from patchctl.atomic import replace_file
 from patchctl.doc import Doc
@@ -23,6 +23,7 @@ from patchctl.errors import BadManifest, WorkspaceBusy, WrongUse
 from patchctl.git.worktree import WorkTree
 from patchctl.manifest.distribution import Distribution
 from patchctl.manifest.load import loads
+from patchctl.manifest.typeinfo import BadRecord, parse
 from patchctl.manifest.types import Stack
 from patchctl.rebase.resolutions import Regeneration, Resolutions
 from patchctl.source.types import SourceOptions
@@ -234,11 +235,8 @@ def read_state(folder: Path) -> RebaseState:
     """Read the state. Raises BadManifest for anything that patchctl did not write."""
     file = folder / ".git" / STATE_FILE
     try:
-        data = json.loads(file.read_bytes())
-        if data.pop("version") != _VERSION:
-            raise ValueError("it is of another version of patchctl")
-        return _state(data)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        return parse(RebaseState, file.read_bytes(), ("version", _VERSION))
+    except (OSError, BadRecord) as error:
         hint = "remove the work tree; what was resolved is kept, and the same rebase finds it again"
         raise BadManifest(f"this is no rebase's state: {error}", where=str(file), hint=hint) from error
 
@@ -246,18 +244,6 @@ def read_state(folder: Path) -> RebaseState:
 def end_state(folder: Path) -> None:
     """Remove the state, which leaves a work tree as `edit` makes it."""
     (folder / ".git" / STATE_FILE).unlink()
-
-
-def _state(data: dict[str, Any]) -> RebaseState:
-    steps = tuple(RebaseStep(**{**s, "notes": tuple(s["notes"])}) for s in data.pop("steps"))
-    stop, writing = data.pop("stop"), data.pop("writing")
-    for key in ("old_commits",):
-        data[key] = tuple(data[key])
-    data["stages"] = tuple(Stage(**s) for s in data["stages"])
-    data["todo"] = tuple((f, c) for f, c in data["todo"])
-    if writing is not None:
-        writing = Writing(**{**writing, "files": tuple(writing["files"])})
-    return RebaseState(**data, steps=steps, stop=Stop(**stop) if stop else None, writing=writing)
 
 
 def advanced(state: RebaseState, step: RebaseStep) -> RebaseState:

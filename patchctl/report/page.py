@@ -27,6 +27,7 @@ from patchctl.drift.types import (
     THREE_WAY,
     UNKNOWN,
     UPSTREAM,
+    PatchDrift,
 )
 from patchctl.output import to_json
 from patchctl.report import page_parts
@@ -35,7 +36,8 @@ from patchctl.report.page_parts import Names
 from patchctl.terminal.text import counted
 
 if TYPE_CHECKING:
-    from patchctl.drift.saved import SavedDrift, SavedName, SavedPatch, SavedRelease, SavedStack
+    from patchctl.drift.api_diff import ApiChange
+    from patchctl.drift.saved import SavedDrift, SavedRelease, SavedStack
 
 
 # As the text of `drift` has them, with the word that a reader hears.
@@ -100,7 +102,7 @@ def _stack(names: Names, stack: SavedStack) -> Markup:
     features = list(dict.fromkeys(p.feature for r in stack.releases for p in r.patches))
     columns = _columns(stack.releases)
     rows = [_row(names, columns, f"{feature}@{stack.upstream}/{stack.stack}") for feature in features]
-    callers = list(dict.fromkeys(c.name for r in stack.releases for c in r.callers))
+    callers = list(dict.fromkeys(c.name for r in stack.releases for c in r.callers or ()))
     rows += [_caller(names, columns, name, names.beside(name, stack.upstream, stack.stack)) for name in callers]
     counts = [str(sum(p.state in ARRIVES for p in column[0].patches)) for column in columns]
     heads = ((_head(c), f"{c[-1].commit[:12]} ({c[-1].form})") for c in columns)
@@ -119,7 +121,7 @@ def _columns(releases: Sequence[SavedRelease]) -> list[list[SavedRelease]]:
         return [[release] for release in releases]
     alike = itertools.groupby(
         releases,
-        key=lambda r: [*((p.feature, p.state, bool(p.names)) for p in r.patches), *(c.name for c in r.callers)],
+        key=lambda r: [*((p.feature, p.state, bool(p.names)) for p in r.patches), *(c.name for c in r.callers or ())],
     )
     return [list(found) for _, found in alike]
 
@@ -143,14 +145,14 @@ def _caller(names: Names, columns: Sequence[Sequence[SavedRelease]], name: str, 
     """A patch of another upstream, which is neither lost nor moved here."""
     cells = []
     for column in columns:
-        changed = any(c.name == name for c in column[0].callers)
+        changed = any(c.name == name for c in column[0].callers or ())
         said = "calls what has changed" if changed else "what it calls is as it was"
         kind, sign = (_kind(UNKNOWN), "!") if changed else (_kind(EXACT), _STATES[EXACT][0])
         cells.append(cell(kind, sign, said, f"{name} on {_head(column)}: {said}"))
     return Row((tag("a", name, href=f"#{names.place(names.names[about[0]])}") if about else name, *cells), about)
 
 
-def _verdict(patch: SavedPatch, release: str) -> Markup:
+def _verdict(patch: PatchDrift, release: str) -> Markup:
     sign, words = _STATES.get(patch.state, ("?", patch.state))
     said = f"{words}, and a name it calls changed" if patch.names else words
     return cell(_kind(patch.state), sign + ("!" if patch.names else ""), said, f"{patch.feature} on {release}: {said}")
@@ -159,26 +161,27 @@ def _verdict(patch: SavedPatch, release: str) -> Markup:
 def _newest(names: Names, stack: SavedStack, by_feature: Mapping[str, Sequence[int]]) -> Markup:
     """What has to be done on the last release that was walked."""
     last = stack.releases[-1]
+    callers = last.callers or ()
     stale = [p for p in last.patches if p.stale]
-    if not stale and not last.callers:
+    if not stale and not callers:
         return tag("p", f"On {last.release} nothing is stale.")
     rows = []
     for patch in stale:
         link = names.link(f"{patch.feature}@{stack.upstream}/{stack.stack}", patch.feature)
         rows.append(Row((link, _word(patch.state), _why(patch)), by_feature.get(patch.feature, ())))
-    for one in last.callers:
+    for one in callers:
         lines = [*map(_name, one.names), join([f"unproven there: {one.proof}" if one.proof else "settled there"])]
         why = tag("ul", *(tag("li", line) for line in lines), class_="plain")
         about = names.beside(one.name, stack.upstream, stack.stack)
         rows.append(Row((names.needed(one.name, stack.upstream, stack.stack), "calls what has changed", why), about))
-    work = sum(not p.clean for p in stale) + sum(c.proof is not None for c in last.callers)
-    called = f" and {len(last.callers)} of other upstreams" if last.callers else ""
+    work = sum(not p.clean for p in stale) + sum(c.proof is not None for c in callers)
+    called = f" and {len(callers)} of other upstreams" if callers else ""
     title = f"On {last.release}: {len(stale)} of {len(last.patches)}{called} are stale, {work} need somebody"
     listed = table(title, ("Feature", "State", "Why"), rows, "why fixed")
     return tag("details", tag("summary", title), listed, class_="more")
 
 
-def _why(patch: SavedPatch) -> Markup:
+def _why(patch: PatchDrift) -> Markup:
     lines = []
     for file in (f for f in patch.files if f.state != EXACT):
         lines.append(
@@ -192,7 +195,7 @@ def _why(patch: SavedPatch) -> Markup:
     return tag("ul", *(tag("li", line) for line in lines), class_="plain")
 
 
-def _name(one: SavedName) -> Markup:
+def _name(one: ApiChange) -> Markup:
     now = [": is gone"] if one.now is None else [": was ", code(one.was), ", is ", code(one.now)]
     return join([code(one.name), *now])
 
