@@ -91,6 +91,10 @@ class App:
         dist = Distribution.load(self.found_root, self.cache_folder)
         return on_release(dist, self.release, note)
 
+    def forget_distribution(self) -> None:
+        """Read it again when it is asked for next: this run has written manifests."""
+        self.__dict__.pop("distribution", None)
+
     @contextmanager
     def writing(self) -> Iterator[Distribution]:
         """The distribution, for one who writes patches and their lists: read when nobody else does. Raises WorkspaceBusy."""

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -21,11 +21,15 @@ from patchctl.cli.app import (
     release_option,
 )
 from patchctl.cli.sources import Sources, source_or_bundle_options
+from patchctl.cluster.compare import compare
+from patchctl.cluster.deploy import deploy
+from patchctl.cluster.facts import ApplyOptions, Verb
+from patchctl.cluster.fanout import NoAnswer, joined
+from patchctl.cluster.payload import make_payload
+from patchctl.cluster.request import Applying, ExpectedEnvironment, looking_request, plain_request, wanted_of
 from patchctl.errors import DONE, FINDINGS, WrongUse
-
-if TYPE_CHECKING:
-    from patchctl.cluster.facts import Verb
-    from patchctl.cluster.request import ExpectedEnvironment
+from patchctl.findings.formats import Shown
+from patchctl.report.cluster import applied_output, cluster_output, compared_text, deployment_text
 
 
 def _complete_recipe(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
@@ -178,13 +182,6 @@ def status(app: App, /, **given: Any) -> int:
 
 
 def _look(app: App, verb: Verb, options: _Look) -> int:
-    from patchctl.cluster.compare import compare
-    from patchctl.cluster.fanout import NoAnswer, joined
-    from patchctl.cluster.payload import make_payload
-    from patchctl.cluster.request import looking_request, plain_request, wanted_of
-    from patchctl.findings.formats import Shown
-    from patchctl.report.cluster import cluster_output, compared_text
-
     dist, environment = app.distribution, _environment(app, options.profile, options.recipe)
     payload = make_payload(dist)
     wanted = wanted_of(dist, payload, environment, options.nodes)
@@ -208,8 +205,6 @@ def _look(app: App, verb: Verb, options: _Look) -> int:
 
 def _environment(app: App, profile: str | None, recipe: str | None) -> ExpectedEnvironment:
     """What an extension says of the recipe, or of all where none is named. Raises WrongUse where nothing knows recipes."""
-    from patchctl.cluster.request import ExpectedEnvironment
-
     for name in (name for other in extension.registered() for name in other.environments):
         found: ExpectedEnvironment = extension.load(name)(app, profile, recipe)
         return found
@@ -275,12 +270,6 @@ def apply(app: App, /, **given: Any) -> int:
 
 
 def _apply(app: App, options: _Apply) -> int:
-    from patchctl.cluster.deploy import deploy
-    from patchctl.cluster.facts import ApplyOptions
-    from patchctl.cluster.fanout import joined
-    from patchctl.cluster.request import Applying, plain_request
-    from patchctl.report.cluster import applied_output, deployment_text
-
     sources = options.sources
     dist, bundle = sources.distribution, sources.bundle
     chosen = dist.profile(options.profile)

@@ -10,6 +10,12 @@ import click
 from patchctl.cli.app import App, json_option, profile_option
 from patchctl.cli.sources import Sources, source_or_bundle_options
 from patchctl.errors import SourceUnavailable
+from patchctl.report.sources import FetchedSource, FetchOutput
+from patchctl.source.intact import check_base
+from patchctl.source.obtain import BUNDLE_HINT, obtain
+from patchctl.source.types import SeveralUnavailable
+from patchctl.stack.plan import Skipped
+from patchctl.terminal.progress import size_text
 from patchctl.terminal.style import Style
 
 
@@ -44,13 +50,6 @@ def command(
 
     With --bundle the sources come from there, and its distribution is put beside them: the last line says where.
     """
-    from patchctl.report.sources import FetchedSource, FetchOutput
-    from patchctl.source.intact import check_base
-    from patchctl.source.obtain import BUNDLE_HINT, obtain
-    from patchctl.source.types import SeveralUnavailable
-    from patchctl.stack.plan import Skipped
-    from patchctl.terminal.progress import size_text
-
     dist, options = sources.distribution, sources.options(refresh=refresh)
     progress = app.progress(as_json)
     rows: list[FetchedSource] = []

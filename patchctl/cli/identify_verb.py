@@ -8,6 +8,9 @@ import click
 
 from patchctl.cli.app import App, json_option
 from patchctl.errors import DONE, FINDINGS, BadManifest
+from patchctl.identify.lists import known_trees
+from patchctl.identify.match import identify
+from patchctl.report.trees import identify_text
 
 
 @click.command("identify")
@@ -23,10 +26,6 @@ def command(app: App, folder: Path, as_json: bool) -> int:
     Files are compared by git's blob ids with the lists in manifests/trees; version strings are not looked at. Files
     that the distribution's patches changed are recognised. Reads only; exit code 1 when it is not exactly a pin.
     """
-    from patchctl.identify.lists import known_trees
-    from patchctl.identify.match import identify
-    from patchctl.report.trees import identify_text
-
     known = known_trees(app.distribution)
     if not known:
         hint = "`patchctl lock` writes them"

@@ -7,7 +7,9 @@ from typing import Any
 
 import click
 
+from patchctl.catalog.features import Catalog
 from patchctl.cli.app import App, complete_profile, complete_upstream, json_option, release_option
+from patchctl.report.catalog import ListOutput, list_text
 
 KINDS = ("releases", "profiles", "stacks", "patches", "requirements")
 
@@ -25,9 +27,6 @@ def command(app: App, what: str | None, profile: str | None, upstream: str | Non
     WHAT is one of releases, profiles, stacks, patches and requirements; without it, all of them are listed. `patchctl show` tells
     all about one patch.
     """
-    from patchctl.catalog.features import Catalog
-    from patchctl.report.catalog import ListOutput, list_text
-
     catalog = Catalog(app.distribution)
     parts: dict[str, Callable[[], Sequence[Any]]] = {
         "releases": lambda: catalog.releases(profile, upstream),

@@ -9,7 +9,9 @@ import click
 
 from patchctl.cli.app import App, complete_upstream, find_stack, json_option, release_option
 from patchctl.cli.sources import Sources, source_options
+from patchctl.prove.new import new_patch
 from patchctl.terminal.style import Style
+from patchctl.workspace.edit import export_command
 
 
 @click.command("new")
@@ -47,9 +49,6 @@ def command(
     commit --amend`. The test fails until it says what it wants. What a person has to write is marked TODO(new); `verify`
     names it as long as it waits. Files that are there are kept. docs/writing-patches.md has the whole way.
     """
-    from patchctl.prove.new import new_patch
-    from patchctl.workspace.edit import export_command
-
     with app.writing() as dist:
         stack = find_stack(dist, name)
         made = new_patch(dist, stack, feature, folder, sources.options(), app.progress(as_json))

@@ -7,6 +7,9 @@ from pathlib import Path
 import click
 
 from patchctl.cli.app import App, json_option, workspace_option
+from patchctl.report.trees import RepairOutput, repair_text
+from patchctl.workspace.apply import writing
+from patchctl.workspace.repair import preview_repair, repair
 
 
 @click.command("repair")
@@ -22,10 +25,6 @@ def command(app: App, workspace: Path, dry_run: bool, as_json: bool) -> None:
     commits go to branches of the tree. A tree that neither the workspace nor the cache can give goes there whole; a checkout
     that was patched with --in-place then stays as it is. A healthy workspace stays as it is.
     """
-    from patchctl.report.trees import RepairOutput, repair_text
-    from patchctl.workspace.apply import writing
-    from patchctl.workspace.repair import preview_repair, repair
-
     workspace = workspace.absolute()
     with writing(workspace):
         result = preview_repair(workspace) if dry_run else repair(workspace, app.cache_folder)

@@ -6,16 +6,21 @@ from __future__ import annotations
 import os
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from patchctl.cli.app import App, format_option, print_findings
-from patchctl.cluster.request import ExpectedEnvironment
+from patchctl.cluster.facts import MachineRequest, Request
+from patchctl.cluster.fanout import NoAnswer, joined
+from patchctl.cluster.payload import make_payload
+from patchctl.cluster.request import ExpectedEnvironment, plain_request
 from patchctl.errors import DONE, FINDINGS
+from patchctl.findings.formats import Shown
+from patchctl.training.preflight.readiness import readiness
 from patchctl.training.recipes.conditions import names_in
 from patchctl.training.recipes.read import SHARED, Recipes
 from patchctl.training.recipes.resolve import RecipeRun
+from patchctl.training.report.preflight import readiness_output, readiness_text
 from patchctl.training.verbs.options import (
     RecipeArguments,
     RecipeBook,
@@ -23,10 +28,7 @@ from patchctl.training.verbs.options import (
     recipe_option,
     recipe_overrides,
 )
-
-if TYPE_CHECKING:
-    from patchctl.cluster.facts import Request
-
+from patchctl.training.verbs.preflight import case_of, other_release, variables_of
 
 _ENV = "env."
 
@@ -115,14 +117,6 @@ def preflight(
 
     Exit code 1 when a node is not ready, differs in what has to be alike, or does not answer.
     """
-    from patchctl.cluster.fanout import NoAnswer, joined
-    from patchctl.cluster.payload import make_payload
-    from patchctl.cluster.request import plain_request
-    from patchctl.findings.formats import Shown
-    from patchctl.training.preflight.readiness import readiness
-    from patchctl.training.report.preflight import readiness_output, readiness_text
-    from patchctl.training.verbs.preflight import case_of, other_release
-
     run = RecipeBook(app).valid_run(arguments)
     dist = app.distribution
     here = Path(os.environ.get("PATCHCTL_WORKSPACE") or "workspace")
@@ -149,9 +143,6 @@ def preflight(
 
 def _request(app: App, run: RecipeRun, plain: Request) -> Request:
     """The request, with what each node has to know of the recipe."""
-    from patchctl.cluster.facts import MachineRequest
-    from patchctl.training.verbs.preflight import variables_of
-
     paths = {n: [run.given_paths.get(n), p.variable, p.default] for n, p in run.paths.items()}
     start = [run.entry.upstream, *((run.entry.folder,) if run.entry.folder else ())]
     return replace(plain, machine=MachineRequest(sorted(variables_of(app, run)), paths, start))
