@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from patchctl.catalog.linted import LintedPatch
 from patchctl.check.rules import check_form
 from patchctl.errors import BadPatch, WrongUse
 from patchctl.findings.report import Finding, Report, from_error
@@ -16,8 +15,15 @@ from patchctl.manifest.distribution import Distribution
 from patchctl.manifest.files import PRACTICE
 from patchctl.manifest.series import SHARED, SeriesPatch, own_files
 from patchctl.manifest.types import Stack
-from patchctl.stack.patches import CARRIED_FOLDER, StackPatch, carried_folder, load_patch
-from patchctl.stack.select import check_requirements, leave_out
+from patchctl.stack.patches import (
+    CARRIED_FOLDER,
+    LintedPatch,
+    StackPatch,
+    carried_folder,
+    check_requirements,
+    leave_out,
+    load_patch,
+)
 
 Key = tuple[str, str]
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from patchctl.blame.edited import drift_of_workspace
+from patchctl.blame.line_owners import drift_of_workspace
 from patchctl.cli.app import App, find_stack, format_option, print_findings, release_option
 from patchctl.cli.lock_verb import lock_stack
 from patchctl.cli.prove_verb import prove_stack

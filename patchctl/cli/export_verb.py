@@ -18,8 +18,8 @@ from patchctl.manifest.types import Stack
 from patchctl.report.stacks import ExportOutput
 from patchctl.source.types import SourceOptions
 from patchctl.stack.export import for_upstream, mbox_patches
+from patchctl.stack.patches import named_patches, with_requirements
 from patchctl.stack.plan import load_patches
-from patchctl.stack.select import named_patches, with_requirements
 from patchctl.terminal.style import Style
 from patchctl.terminal.text import patch_count
 from patchctl.workspace.edit import default_folder, stack_of

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from patchctl.catalog.evidence import tests_of
-from patchctl.check.tested import check_orphans
+from patchctl.check.distribution import check_orphans
 from patchctl.check.workspace import verify_workspace
 from patchctl.cli.app import App, complete_profile, complete_upstream, find_stack, json_option, release_option
 from patchctl.cli.sources import Sources, source_options

@@ -56,8 +56,7 @@ from patchctl.prove.runs import (
     load_mutants,
     mutated,
 )
-from patchctl.stack.patches import StackPatch, load_patch
-from patchctl.stack.select import parse_feature
+from patchctl.stack.patches import StackPatch, load_patch, parse_feature
 
 # The interpreter that probes run under (tests/behaviour/harness.py); its packages are what the tests ran with.
 TORCH_PYTHON = "PATCHCTL_TORCH_PYTHON"

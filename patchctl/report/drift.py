@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
-from patchctl.blame.edited import EditedTree
+from patchctl.blame.line_owners import EditedTree
 from patchctl.doc import Doc
 from patchctl.drift.outdated import CONFLICTS, TAKEN, Companion, NewRevision, OutdatedStack
 from patchctl.drift.saved import Appeared, Broke

@@ -22,10 +22,9 @@ from patchctl.manifest.lock import (
 from patchctl.manifest.types import Stack
 from patchctl.source.obtain import obtain_form
 from patchctl.source.types import Base, Form, SourceOptions
-from patchctl.stack.patches import StackPatch
+from patchctl.stack.patches import Omission, StackPatch, dependents, leave_out
 from patchctl.stack.plan import build_stack, load_patches, missing_files
 from patchctl.stack.result_cache import StackResult
-from patchctl.stack.select import Omission, dependents, leave_out
 from patchctl.terminal.progress import Progress
 
 

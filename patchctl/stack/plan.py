@@ -21,9 +21,18 @@ from patchctl.manifest.types import Profile, Stack
 from patchctl.source.obtain import BUNDLE_HINT, obtain, obtain_form
 from patchctl.source.types import Base, Form, SeveralUnavailable, SourceOptions
 from patchctl.stack import result_cache
-from patchctl.stack.patches import StackPatch, load_patch, load_unparsed, parsed
+from patchctl.stack.patches import (
+    Omission,
+    StackPatch,
+    check_name,
+    check_requirements,
+    dependents,
+    leave_out,
+    load_patch,
+    load_unparsed,
+    parsed,
+)
 from patchctl.stack.result_cache import StackResult, cache_key, note_parsed, parsed_before
-from patchctl.stack.select import Omission, check_name, check_requirements, dependents, leave_out
 from patchctl.terminal.progress import Progress
 
 NO_PATCHES = "its upstream is skipped"

@@ -25,7 +25,7 @@ from patchctl.manifest.distribution import Distribution
 from patchctl.manifest.requirement_types import PLATFORMS, Platform
 from patchctl.requirements.inputs import Inputs, inputs_of
 from patchctl.requirements.lockfile import read_lock
-from patchctl.requirements.resolver import NoSolution, resolve_inputs
+from patchctl.requirements.relock import NoSolution, resolve_inputs
 from patchctl.requirements.sets import read_set
 
 LOCK = f"manifests/requirements/{NAME}/x86_64.txt"
