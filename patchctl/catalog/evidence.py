@@ -36,6 +36,7 @@ from patchctl.atomic import replace_file
 from patchctl.errors import BadManifest, Where
 from patchctl.manifest.distribution import Distribution
 from patchctl.manifest.series import MUTANTS, RECORD, SHARED, TESTS, descent
+from patchctl.manifest.typeinfo import laid_out
 from patchctl.manifest.types import Stack
 from patchctl.stack.patches import StackPatch
 
@@ -43,8 +44,6 @@ SCHEMA = "patchctl.evidence/2"
 _SHARED = ("environment", "files", "patch", "trees")
 # 48 bits: a record has a dozen entries, so collisions do not occur.
 _KEY_CHARS = 12
-# Fits a path with its digest, or a whole run, on one line.
-_WIDTH = 160
 
 
 @dataclass(frozen=True)
@@ -111,7 +110,7 @@ def write_record(root: Path, record: EvidenceRecord) -> Path:
         "mutants": {name: _written(one, shared) for name, one in record.mutants.items()},
         "shared": shared,
     }
-    replace_file(file, _laid_out(data).encode() + b"\n")
+    replace_file(file, laid_out(data).encode() + b"\n")
     return file
 
 
@@ -136,21 +135,6 @@ def _written(proof: Proof, shared: dict[str, dict[str, Any]]) -> dict[str, Any]:
 
 def _key(value: Any) -> str:
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:_KEY_CHARS]
-
-
-def _laid_out(value: Any, depth: int = 0, before: int = 0) -> str:
-    """Render JSON for readable diffs: an object on one line if it fits _WIDTH, else one line per member.
-
-    `before` is how many characters precede it on its line.
-    """
-    line = json.dumps(value, sort_keys=True)
-    if not isinstance(value, dict) or before + len(line) <= _WIDTH:
-        return line
-    members = []
-    for name in sorted(value):
-        start = f"{' ' * (depth + 1)}{json.dumps(name)}: "
-        members.append(start + _laid_out(value[name], depth + 1, len(start)))
-    return "{\n" + ",\n".join(members) + f"\n{' ' * depth}}}"
 
 
 def read_record(root: Path, upstream: str, stack: str, feature: str) -> EvidenceRecord | None:

@@ -31,7 +31,7 @@ def git_dir(folder: Path) -> Path:
 def refs_of(repo: Path) -> dict[str, str]:
     """Return the commit of every tag and branch by short name. Tags win over branches of the same name."""
     form = "--format=%(refname) %(objecttype) %(objectname) %(*objectname)"
-    out = run_git(["for-each-ref", form, *_PREFIXES], repo=repo, config=_safe(repo)).decode("utf-8", "replace")
+    out = run_git(["for-each-ref", form, *_PREFIXES], repo=repo, config=trusting(repo)).decode("utf-8", "replace")
     rows = [line.split(" ") for line in out.splitlines()]
     found: dict[str, str] = {}
     for prefix in _PREFIXES:
@@ -46,7 +46,7 @@ def refs_of(repo: Path) -> dict[str, str]:
 def has_commit(repo: Path, commit: str) -> bool:
     """Whether a repository has this commit."""
     try:
-        return run_git(["cat-file", "-t", commit], repo=repo, config=_safe(repo)).strip() == b"commit"
+        return run_git(["cat-file", "-t", commit], repo=repo, config=trusting(repo)).strip() == b"commit"
     except GitFailed:
         return False
 
@@ -56,17 +56,28 @@ def head_commit(folder: Path) -> str | None:
     if not (folder / ".git").exists():
         return None
     try:
-        out = run_git(["rev-parse", "--verify", "--quiet", "HEAD^{commit}"], cwd=folder, config=_safe(folder / ".git"))
+        out = run_git(
+            ["rev-parse", "--verify", "--quiet", "HEAD^{commit}"], cwd=folder, config=trusting(folder / ".git")
+        )
     except PatchctlError:
         return None
     return out.decode("ascii", "replace").strip()
+
+
+def descends(repo: Path, commit: str, ancestor: str) -> bool:
+    """Whether `ancestor` is in the commit's history; False if the repository lacks either."""
+    try:
+        run_git(["merge-base", "--is-ancestor", ancestor, commit], repo=repo, config=trusting(repo))
+    except GitFailed:
+        return False
+    return True
 
 
 def commits_touching(repo: Path, old: str, new: str, paths: Sequence[bytes]) -> dict[bytes, list[str]]:
     """Return the commits in `new` but not in `old`, oldest first, by each of `paths` that they change."""
     what = ["log", "--reverse", "--topo-order", "--no-renames", "--name-only", "-z", "--format=%x01%H"]
     names = [os.fsdecode(path) for path in paths]
-    out = run_git([*what, new, f"^{old}", "--", *names], repo=repo, config=_safe(repo))
+    out = run_git([*what, new, f"^{old}", "--", *names], repo=repo, config=trusting(repo))
     found: dict[bytes, list[str]] = {}
     for part in out.split(b"\x01")[1:]:
         head, *touched = [name for name in part.replace(b"\n", b"\0").split(b"\0") if name]
@@ -75,7 +86,8 @@ def commits_touching(repo: Path, old: str, new: str, paths: Sequence[bytes]) -> 
     return found
 
 
-def _safe(repo: Path) -> tuple[tuple[str, str], ...]:
+def trusting(repo: Path) -> tuple[tuple[str, str], ...]:
+    """Return the setting that lets git read a repository of another user, bare or with a work tree."""
     return (("safe.directory", str(repo)), ("safe.directory", str(repo.parent)))
 
 

@@ -20,7 +20,7 @@ from typing import Annotated
 from patchctl.doc import Doc
 from patchctl.errors import PatchctlError
 from patchctl.git.objects import EXECUTABLE, REGULAR, SYMLINK, object_id
-from patchctl.identify.lists import KnownTree
+from patchctl.identify.lists import KnownTree, show
 from patchctl.identify.scan import BUILD_OUTPUTS, FileContent, Folder
 from patchctl.manifest.lock import LockedPatch
 from patchctl.patch.hunks import split_lines
@@ -300,8 +300,3 @@ def form_of(result: Comparison, folder: Folder) -> str:
 def is_build_output(name: bytes) -> bool:
     """Whether compilers, interpreters or packaging tools write files of this name."""
     return name.endswith(BUILD_OUTPUTS) or _WRITTEN_MODULE.search(name) is not None
-
-
-def show(path: bytes) -> str:
-    """Return a path as text, whatever its bytes."""
-    return path.decode("utf-8", "backslashreplace")

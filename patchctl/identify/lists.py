@@ -275,7 +275,7 @@ def _sdist_difference(stack: Stack, have: TreeList, wanted: TreeList, shown: str
     unnamed = [p for p in untracked if not any(p in paths for paths in named.values())]
     if unnamed:
         submodule = next((p for p, e in have.files.items() if e.mode == GITLINK and _at(unnamed[0], p.decode())), None)
-        line = f"{_text(submodule or unnamed[0])}: {'The files of a submodule.' if submodule else 'WHY'}"
+        line = f"{show(submodule or unnamed[0])}: {'The files of a submodule.' if submodule else 'WHY'}"
         return ListDifference(
             f"{_differs(shown, wanted, unnamed)}, which the pinned commit does not track",
             f"add `untracked: {{{line}}}` below `sdist:` in {manifest}",
@@ -292,13 +292,14 @@ def _at(path: bytes, name: str) -> bool:
     return path == name.encode() or path.startswith(name.encode() + b"/")
 
 
-def _text(path: bytes) -> str:
+def show(path: bytes) -> str:
+    """Return a path as text, whatever its bytes."""
     return path.decode("utf-8", "backslashreplace")
 
 
 def _differs(shown: str, wanted: TreeList, paths: list[bytes]) -> str:
     files = "1 file" if len(paths) == 1 else f"{len(paths)} files"
-    return f"{shown} differs from {wanted.source} in {files}; the first is {_text(paths[0])}"
+    return f"{shown} differs from {wanted.source} in {files}; the first is {show(paths[0])}"
 
 
 def update_tree_list(root: Path, stack: Stack, base: Base) -> ListDifference | None:

@@ -20,9 +20,8 @@ from patchctl.identify.comparison import (
     form_of,
     is_build_output,
     patches_found,
-    show,
 )
-from patchctl.identify.lists import KnownTree
+from patchctl.identify.lists import KnownTree, show
 from patchctl.identify.scan import Folder, scan
 
 # A folder with two common names fits several places; compare with at most this many.

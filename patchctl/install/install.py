@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
+from packaging.utils import canonicalize_name
+
 from patchctl.atomic import replace_file
 from patchctl.doc import Doc
 from patchctl.errors import WrongUse
@@ -28,7 +30,6 @@ from patchctl.install.wheel import (
     complete_wheel,
     in_environment,
     native_wheel,
-    normalised,
     read_metadata,
     write_copy,
     write_wheel,
@@ -87,12 +88,12 @@ class PythonEnvironment:
 
     def version(self, name: str) -> str | None:
         """Return the version of a distribution that imports see, or None."""
-        there = self.found.get(normalised(name))
+        there = self.found.get(canonicalize_name(name))
         return there.version if there is not None else None
 
     def replaced(self, name: str) -> Installed | None:
         """Return the distribution that pip would replace: one in the environment itself."""
-        there = self.found.get(normalised(name))
+        there = self.found.get(canonicalize_name(name))
         return there if there is not None and there.folder in self.site else None
 
 

@@ -196,3 +196,22 @@ def parse(kind: type[T], text: str | bytes, version: tuple[str, object] | None =
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise BadRecord(str(error) or "a value is missing") from error
     return record
+
+
+# Fits a path with its digest, or a whole run of a proof.
+_WIDTH = 160
+
+
+def laid_out(value: Any, depth: int = 0, before: int = 0, *, ascii_only: bool = True, sort: bool = True) -> str:
+    """JSON for readable diffs: an object on one line if it fits _WIDTH, else one line per member.
+
+    `before` is how many characters precede it on its line.
+    """
+    line = json.dumps(value, ensure_ascii=ascii_only, sort_keys=sort)
+    if not isinstance(value, dict) or before + len(line) <= _WIDTH:
+        return line
+    members = []
+    for name in sorted(value) if sort else value:
+        start = f"{' ' * (depth + 1)}{json.dumps(name)}: "
+        members.append(start + laid_out(value[name], depth + 1, len(start), ascii_only=ascii_only, sort=sort))
+    return "{\n" + ",\n".join(members) + f"\n{' ' * depth}}}"

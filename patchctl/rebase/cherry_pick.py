@@ -22,8 +22,8 @@ from patchctl.manifest.types import Upstream
 from patchctl.scratch import scratch
 from patchctl.source.git_form import places_of
 from patchctl.source.types import SourceOptions
+from patchctl.workspace.edit import tree_of
 from patchctl.workspace.tree_files import TreeFiles
-from patchctl.workspace.trees import Tree
 
 _CONFIG = (
     "-c",
@@ -70,10 +70,6 @@ class Picked:
 
 def work_of(folder: Path) -> WorkTree:
     return WorkTree(folder / ".git", folder)
-
-
-def tree_of(folder: Path) -> Tree:
-    return Tree(folder.parent, folder.name, "managed", folder.name)
 
 
 def head_of(work: WorkTree) -> str:

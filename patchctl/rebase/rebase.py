@@ -59,6 +59,7 @@ from patchctl.scratch import sweep
 from patchctl.source.types import SourceOptions
 from patchctl.stack.plan import load_patches
 from patchctl.terminal.progress import Progress
+from patchctl.workspace.edit import references_of_a_person
 
 # Hidden files and build output are not part of a distribution.
 _NOT_COPIED = shutil.ignore_patterns(".*", "build", "edit", "__pycache__", "*.egg-info")
@@ -351,11 +352,9 @@ def _refuse_edits(folder: Path, state: RebaseState, head: str) -> None:
 
 def _refuse_references(folder: Path, state: RebaseState) -> None:
     """Raise LocalEdits for branches, tags, stashes and linked work trees, which would be deleted with the tree."""
-    ours = {f"refs/heads/patchctl/{state.new}", "refs/patchctl/base", "refs/patchctl/tip"}
-    names = work_of(folder).git("for-each-ref", "--format=%(refname)").decode("utf-8", "replace").split()
-    found = [n for n in names if n not in ours and not is_held(n)]
-    linked = folder / ".git" / "worktrees"
-    found += [str(p) for p in linked.iterdir()] if linked.is_dir() else []
+    work = work_of(folder)
+    names = work.git("for-each-ref", "--format=%(refname)").decode("utf-8", "replace").split()
+    found = references_of_a_person(work, (n for n in names if not is_held(n)), f"refs/heads/patchctl/{state.new}")
     if found:
         what = f"{folder} holds branches, tags, stashes or linked work trees"
         raise LocalEdits(what, found, hint="push or copy them elsewhere, and remove them")

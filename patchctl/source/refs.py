@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from patchctl.errors import Tried
 from patchctl.git.fetch import list_refs
-from patchctl.git.history import git_dir, has_commit, refs_of
+from patchctl.git.history import git_dir, has_commit, refs_of, trusting
 from patchctl.git.run import GitFailed, run_git
 from patchctl.manifest.types import Stack, Upstream
 from patchctl.source.git_form import places_of
@@ -136,13 +136,9 @@ def _in_full(short: str, repo: Path | None, refs: Mapping[str, str]) -> str | No
     if repo is None:
         found = {oid for oid in refs.values() if oid.startswith(short)}
         return found.pop() if len(found) == 1 else None
-    safe = (("safe.directory", str(repo)), ("safe.directory", str(repo.parent)))
+    command = ["rev-parse", "--verify", "--quiet", f"{short}^{{commit}}"]
     try:
-        return (
-            run_git(["rev-parse", "--verify", "--quiet", f"{short}^{{commit}}"], repo=repo, config=safe)
-            .decode()
-            .strip()
-        )
+        return run_git(command, repo=repo, config=trusting(repo)).decode().strip()
     except GitFailed:
         return None
 

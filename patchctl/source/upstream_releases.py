@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from patchctl.atomic import make_folder, replace_file
 from patchctl.errors import SourceUnavailable, Tried
 from patchctl.git.catfile import ObjectReader
+from patchctl.git.history import descends
 from patchctl.git.objects import (
     FOLDER,
     GITLINK,
@@ -26,7 +27,6 @@ from patchctl.git.objects import (
     TreeEntry,
     parse_tree,
 )
-from patchctl.git.run import GitFailed, run_git
 from patchctl.manifest.types import Pin, Sdist, Stack, Upstream
 from patchctl.source import cache
 from patchctl.source.archive import is_generated, read_archive
@@ -221,7 +221,7 @@ class UpstreamReleases:
         if pin is None or found is None or found.repo is None:
             return [v for v in versions if self._names[v] == self._newest()]
         heads = [(v, self._tagged[v][1]) for v in versions if v in self._tagged]
-        return [v for v, commit in heads if commit != pin and _descends(found.repo, commit, pin)]
+        return [v for v, commit in heads if commit != pin and descends(found.repo, commit, pin)]
 
     def _newest(self) -> str:
         """Return the newest final version, or the newest of all if there is no final one."""
@@ -342,16 +342,6 @@ class UpstreamReleases:
     def _matters(self, path: bytes) -> bool:
         """Return whether the content of a file is kept besides its name."""
         return path.endswith(b".py") or path.rpartition(b"/")[2] in self._wanted
-
-
-def _descends(repo: Path, commit: str, ancestor: str) -> bool:
-    """Whether `ancestor` is in the commit's history; False if the repository lacks either."""
-    safe = (("safe.directory", str(repo)), ("safe.directory", str(repo.parent)))
-    try:
-        run_git(["merge-base", "--is-ancestor", ancestor, commit], repo=repo, config=safe)
-    except GitFailed:
-        return False
-    return True
 
 
 def _names_in(kept: Iterable[str]) -> frozenset[bytes]:
