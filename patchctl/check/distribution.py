@@ -28,8 +28,7 @@ from patchctl.manifest.series import MUTANTS, TESTS
 from patchctl.manifest.types import Stack
 from patchctl.prove.new import MARKER
 from patchctl.requirements.declared import FILE, read_declared, stale
-from patchctl.requirements.inputs import inputs_of
-from patchctl.requirements.lockfile import lock_path
+from patchctl.requirements.lockfile import inputs_of, lock_path
 from patchctl.requirements.lockfile import read_lock as read_requirements_lock
 from patchctl.requirements.sets import NamedSet, all_sets
 from patchctl.source.types import SourceOptions

@@ -15,14 +15,15 @@ from patchctl.doc import Doc
 from patchctl.identify.comparison import (
     Comparison,
     FileDifference,
+    Folder,
     PatchFound,
     compare,
     form_of,
     is_build_output,
     patches_found,
+    scan,
 )
 from patchctl.identify.lists import KnownTree, show
-from patchctl.identify.scan import Folder, scan
 
 # A folder with two common names fits several places; compare with at most this many.
 _PLACES = 4

@@ -33,8 +33,15 @@ from patchctl.errors import FINDINGS, BadManifest, PatchctlError, SourceUnavaila
 from patchctl.manifest.distribution import Distribution
 from patchctl.manifest.requirement_types import PLATFORMS, Platform
 from patchctl.requirements.declared import FILE, Declared, collect, read_declared, render, stale
-from patchctl.requirements.inputs import Inputs, inputs_of, write_inputs
-from patchctl.requirements.lockfile import Locked, RequirementsLock, lock_path, read_lock
+from patchctl.requirements.lockfile import (
+    Inputs,
+    Locked,
+    RequirementsLock,
+    inputs_of,
+    lock_path,
+    read_lock,
+    write_inputs,
+)
 from patchctl.requirements.lockfile import render as render_lock
 from patchctl.requirements.sets import NamedSet, all_sets, read_set
 from patchctl.source.types import SourceOptions

@@ -31,7 +31,7 @@ from patchctl.stack.build import COMMITTER
 from patchctl.stack.plan import build_stack, load_patches, missing_files
 from patchctl.stack.result_cache import StackResult
 from patchctl.terminal.progress import Progress
-from patchctl.workspace.local_changes import edits_in, marks_in, refuse_operation
+from patchctl.workspace.checks import edits_in, marks_in, refuse_operation
 from patchctl.workspace.tree_files import TreeFiles
 from patchctl.workspace.trees import Move, Tree
 

@@ -238,7 +238,7 @@ ALLOWED = {
     "rebase/rebase_state.py:release": "the rename of a work tree of our own",
     "rebase/rebase_state.py:claim": "the same, back",
     "rebase/rebase_state.py:remove": "the same, before it is taken away",
-    "requirements/inputs.py:write_inputs": _SCRATCH,
+    "requirements/lockfile.py:write_inputs": _SCRATCH,
     "requirements/relock.py:_compiled": _SCRATCH,
     "requirements/relock.py:_installable": _SCRATCH,
     "scratch.py:_held_folder": _SCRATCH,

@@ -44,6 +44,7 @@ class Models:
 
 
 FILE = Path("manifests") / "models.yaml"
+SCHEMAS: dict[str, type] = {"models": Models}
 
 
 def read_models(dist: Distribution) -> Models:

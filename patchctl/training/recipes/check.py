@@ -13,13 +13,14 @@ from pathlib import Path
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from patchctl.check.rule import LintRule
 from patchctl.check.series import Series, below, manifest_findings, read_series
 from patchctl.errors import BadManifest, PatchctlError
 from patchctl.findings.report import Finding, Report, from_error
 from patchctl.manifest.diagnostics import InvalidManifest
 from patchctl.manifest.distribution import Distribution
 from patchctl.manifest.load import Loaded
-from patchctl.requirements.inputs import dependencies, imported
+from patchctl.requirements.lockfile import dependencies, imported
 from patchctl.requirements.sets import NamedSet
 from patchctl.stack.patches import StackPatch
 from patchctl.training.recipes.arithmetic import BadExpression
@@ -180,3 +181,17 @@ def _samples(dist: Distribution, loaded: Loaded[Rules]) -> Iterator[Finding]:
                     what = f"is broken by its good sample: {found}" if found else "is kept by its bad sample"
                     line = loaded.positions.place(("rules", name, part, index))[0]
                     yield Finding("rule-sample", f"{name} {what}", below(dist.root, loaded.positions.file), line)
+
+
+RULES = (
+    LintRule("recipe-rule", "distribution", "every recipe keeps the rules of manifests/rules.yaml",
+         "each rule says what goes wrong otherwise, mostly after hours of training"),
+    LintRule("recipe-keys", "distribution", "each stack that recipes start has a list of its configuration's keys, manifests/keys/UPSTREAM/STACK.tsv",
+         "without one any key passes, and a misspelt one stops the run when the cluster is up"),
+    LintRule("recipe-needs", "distribution", "recipes need features that their profile has, and switch on just what they need",
+         "a switch of a feature that is left out does nothing, or stops the run"),
+    LintRule("recipe-packages", "distribution", "recipes and rewards name the packages that the rewards import",
+         "a run would stop at its first reward, on every node that lacks them"),
+    LintRule("rule-sample", "distribution", "every rule keeps its good samples and refuses its bad ones",
+         "a rule that refuses nothing looks like one that is kept"),
+)  # fmt: skip

@@ -233,3 +233,6 @@ class Rules:
         dict[Variable, Documented],
         Doc("Variables of recipes that no upstream reads, with their documentation."),
     ] = field(default_factory=dict)
+
+
+SCHEMAS: dict[str, type] = {"recipe": Recipe, "rules": Rules}
