@@ -68,7 +68,7 @@ class Revisions:
 
     def __init__(self, name: str, upstream: Upstream, prefix: str, options: SourceOptions) -> None:
         self.tried: list[Tried] = []
-        self._prefix, self._branches = prefix, upstream.releases is not None
+        self.prefix, self._branches = prefix, upstream.releases is not None
         self._answers: list[tuple[SourcePlace, Mapping[str, str]]] = []
         self._unasked = iter(places_of(name, upstream, options))
 
@@ -87,7 +87,7 @@ class Revisions:
                     return Revision(wanted, tag, None, place.shown, repo)
                 self.tried.append(Tried(place.shown, f"no commit {wanted}"))
                 continue
-            for tag in dict.fromkeys((wanted, self._prefix + wanted)):
+            for tag in dict.fromkeys((wanted, self.prefix + wanted)):
                 if tag in tags:
                     return Revision(tags[tag], tag, None, place.shown, repo)
             if _HEADS + wanted in refs:
@@ -113,7 +113,7 @@ class Revisions:
         for kind in (_HEADS, _TAGS) if self._branches else (_TAGS,):
             for ref, oid in refs.items():
                 name = ref.removeprefix(kind)
-                if ref.startswith(kind + self._prefix) and (version := version_of(name, self._prefix)) is not None:
+                if ref.startswith(kind + self.prefix) and (version := version_of(name, self.prefix)) is not None:
                     found[version] = name, oid
         return dict(sorted(found.items()))
 
