@@ -1,9 +1,8 @@
-"""The owner of each line of a patched file: upstream, or the last patch that wrote it.
+"""The owner of each line of a patched file: upstream, or the last patch that wrote it; and local edits in the trees of a workspace, as a
+diff to the applied state with the owner of the lines changed by each hunk.
 
 The patches are reversed one by one, which needs the file and the patches, but no repository and no source. In a workspace each
 patch is a commit, and `git blame` answers.
-
-Local edits in the trees of a workspace, as a diff to the applied state with the owner of the lines changed by each hunk.
 """
 
 from __future__ import annotations

@@ -124,7 +124,11 @@ def command(
     if plan is not None:
         save_plan(plan, plan_of(dist, found))
     if prove:
-        found = [_proven(app, one, sources.options(), as_json=output != "text") for one in found]
+        options, quiet = sources.options(), output != "text"
+        found = [
+            replace(one, releases=tuple(_proven_on(app, one, row, options, as_json=quiet) for row in one.releases))
+            for one in found
+        ]
     news = None if earlier is None else earlier.news(found)
     shown = Shown(Report(drift_findings(found, news), not_looked_at(found)), "drift", dist.root)
     print_findings(app, output, shown, drift_output(found, news), lambda style: drift_text(found, news, style))
@@ -165,16 +169,11 @@ def _named(app: App, against: Sequence[str], chosen: Sequence[Stack], *, matrix:
     return named
 
 
-def _proven(app: App, drift: StackDrift, options: SourceOptions, *, as_json: bool) -> StackDrift:
-    """With what tests say, where something arrives that no record proves."""
-    rows = [_proven_on(app, drift, row, options, as_json=as_json) for row in drift.releases]
-    return replace(drift, releases=tuple(rows))
-
-
 def _proven_on(
     app: App, drift: StackDrift, release: ReleaseDrift, options: SourceOptions, *, as_json: bool
 ) -> ReleaseDrift:
-    """What keeps tests from being run is said of every patch, since the rest of the matrix is there."""
+    """With what tests say, where something arrives that no record proves. What keeps tests from being run is said of every patch, since
+    the rest of the matrix is there."""
     arriving = {(drift.upstream, p.feature) for p in release.patches if not p.clean and p.state in ARRIVES}
     wanted = arriving | {(c.upstream, c.feature) for c in release.callers if c.proof is not None}
     if not wanted:

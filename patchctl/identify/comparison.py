@@ -1,14 +1,12 @@
 """Compares a folder with a known tree: which files are the pin's, which are patched, and which are neither.
 
-Finds which of a stack's patches a file has, if it does not have all that the lock records.
+The folder is listed once, and files are read on demand: symbolic links are never followed, and only regular files are
+opened, since a FIFO would block.
 
-The lock has a file's blob after each patch of the full stack, but profiles leave patches out. So patches are reverted
+If a file does not have all that the lock records, it is searched for those of the stack's patches that it has. The lock
+has a file's blob after each patch of the full stack, but profiles leave patches out. So patches are reverted
 from the file, in every combination, until the pin's blob is left. Hunks are searched for, which is not fuzz here: the
 final blob id proves that every line was right.
-
-Lists a folder once, and reads files on demand.
-
-Symbolic links are never followed, and only regular files are opened: a FIFO would block.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""From sections to changes: how many folders to take off names, our strict parser on the result, and the policy of a stack.
+"""From foreign diffs to changes: sections in git's own form, how many folders to take off names, our strict parser on the result, and
+the policy of a stack.
 
-Foreign diffs to git's own form: any prefix (a/ b/, i/ w/ c/ o/, none, folders more), GNU diffs, text between sections.
-
-`git apply` passes over whatever stands between two sections; so does this. What it also passes over, and must not, are
-lines of a change behind a hunk whose header counts too few.
+Any prefix is taken (a/ b/, i/ w/ c/ o/, none, folders more), GNU diffs, and text between sections. `git apply` passes over whatever
+stands between two sections; so does this. What it also passes over, and must not, are lines of a change behind a hunk whose
+header counts too few.
 """
 
 from __future__ import annotations

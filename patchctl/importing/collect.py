@@ -1,6 +1,6 @@
 """From the names on the command line to single mails, in the order in which they apply.
 
-Turns the patch formats beside mails that `git am` knows, StGit's and Mercurial's, into mails (git's builtin/am.c).
+The patch formats beside mails that `git am` knows, StGit's and Mercurial's, are turned into mails (git's builtin/am.c).
 """
 
 from __future__ import annotations

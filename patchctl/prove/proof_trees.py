@@ -1,4 +1,7 @@
-"""The trees that proofs run on, and the proofs of a run: two workspaces, DIR/base and DIR/patched, which must hold exactly what their stacks give."""
+"""The trees that proofs run on, and the proofs of a run.
+
+Trees are two workspaces, DIR/base and DIR/patched, which must hold exactly what their stacks give.
+"""
 
 from __future__ import annotations
 

@@ -1,9 +1,8 @@
-"""The report's page: one HTML file that needs nothing else, and that nothing in it can make do anything else.
+"""The report's page: one HTML file that needs nothing else, and that nothing in it can make do anything else; and its drift matrix, a
+grid a stack, patches by releases, from what `drift --json` printed.
 
 Text from manifests, patches, locks and records becomes text (`markup`); the policy lets a browser run and apply what is ours by
 its digest, and load nothing. Without scripts all is there but the filter. The same distribution gives the same bytes.
-
-The drift matrix of a report: a grid a stack, patches by releases, from what `drift --json` printed. Computes nothing.
 """
 
 from __future__ import annotations

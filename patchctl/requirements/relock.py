@@ -1,10 +1,8 @@
 """Recreates the locks of requirements, or reports how they would change.
 
-Resolves the inputs of a set for a platform with `uv pip compile`, the only step that asks a package index.
-
-Selects, by name, the files of a release whose digests a lock needs: those its platform and Python can install.
-
-An index has wheels for every platform and Python, about twenty per release; pip installs one of them.
+`uv pip compile` resolves the inputs of a set for a platform, the only step that asks a package index. An index has wheels for
+every platform and Python, about twenty per release, and pip installs one of them: of a release's files, those that the
+platform and Python can install are selected by name.
 """
 
 from __future__ import annotations
