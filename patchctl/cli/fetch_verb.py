@@ -57,7 +57,7 @@ def command(
     for name, stack in dist.stacks_of(dist.profile(profile)).items():
         began = time.monotonic()
         try:
-            base = obtain(name, dist.upstream(name), stack, options, progress)
+            base = obtain(dist.upstream(name), stack, options, progress)
         except SourceUnavailable as failure:
             missing.append((name, failure))
             continue

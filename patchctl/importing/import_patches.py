@@ -161,7 +161,7 @@ def _lines(foreign: Foreign) -> list[bytes]:
 
 def _pin_reader(dist: Distribution, places: SourceOptions, progress: Progress) -> PinFiles:
     def read(stack: Stack) -> Files:
-        base = obtain(stack.upstream, dist.upstream(stack.upstream), stack, places, progress)
+        base = obtain(dist.upstream(stack.upstream), stack, places, progress)
         with ObjectReader(base.repo) as reader:
             return reader.files(base.tree)
 
@@ -180,11 +180,11 @@ def _matched(
     """Apply the series to the stack. If the series reads a file that the sdist lacks, git is tried as well."""
     stack = target.stack
     upstream = dist.upstream(stack.upstream)
-    base = obtain(stack.upstream, upstream, stack, places, progress)
+    base = obtain(upstream, stack, places, progress)
     ground, match, matched = _laid(dist, stack, base, series, options, places, scratch / "first.git")
     if match.lacking and base.form == "sdist" and places.source == "auto":
         try:
-            base = obtain_form("git", stack.upstream, upstream, stack, places, progress)
+            base = obtain_form("git", upstream, stack, places, progress)
         except SourceUnavailable:
             return ground, match, matched
         return _laid(dist, stack, base, series, options, places, scratch / "second.git")

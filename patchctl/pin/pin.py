@@ -199,9 +199,7 @@ def _bases(
     for form, there in (("git", in_git), ("sdist", stack.pin.sdist is not None)):
         if there:
             try:
-                bases.append(
-                    obtain_form("git" if form == "git" else "sdist", stack.upstream, upstream, stack, options, progress)
-                )
+                bases.append(obtain_form("git" if form == "git" else "sdist", upstream, stack, options, progress))
             except SourceUnavailable as failure:
                 lost += failure.tried
                 if form == "git" and options.source != "sdist":
@@ -264,7 +262,7 @@ def unprovided_imports(
     Raises SourceUnavailable.
     """
     upstream = dist.upstream(new.upstream)
-    bases = [obtain(stack.upstream, upstream, stack, options, progress) for stack in (old, new)]
+    bases = [obtain(upstream, stack, options, progress) for stack in (old, new)]
     progress.finish()
     with BaseReader(bases[:1]) as before, BaseReader(bases[1:]) as source:
         return new_imports(dist, upstream, before, source)
@@ -274,7 +272,7 @@ def _imports(dist: Distribution, like: Stack, new: BaseReader, options: SourceOp
     """What the new pin imports and nothing provides, where the pin before is on this machine: it is fetched for nothing else."""
     upstream = dist.upstream(like.upstream)
     try:
-        base = obtain(like.upstream, upstream, like, replace(options, offline=True), progress)
+        base = obtain(upstream, like, replace(options, offline=True), progress)
     except SourceUnavailable:
         return [f"imports were not compared with those of {like.name}, of which this machine has no copy"]
     finally:

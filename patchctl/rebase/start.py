@@ -193,9 +193,9 @@ def _bases(
     for form in (*FORMS, None) if options.source == "auto" else (options.source,):
         try:
             if form is None:
-                bases = [obtain(name, upstream, stack, options, progress) for stack in stacks]
+                bases = [obtain(upstream, stack, options, progress) for stack in stacks]
             else:
-                bases = [obtain_form(form, name, upstream, stack, options, progress) for stack in stacks]
+                bases = [obtain_form(form, upstream, stack, options, progress) for stack in stacks]
         except SourceUnavailable as failure:
             lost += failure.tried if form else []  # the last way asks the same places
             continue

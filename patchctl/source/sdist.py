@@ -51,13 +51,13 @@ def write_commit(
 
 
 def fetch(
-    name: str, upstream: Upstream, stack: Stack, options: SourceOptions, progress: Progress, tried: list[Tried]
+    upstream: Upstream, stack: Stack, options: SourceOptions, progress: Progress, tried: list[Tried]
 ) -> Base | None:
     """Get the archive (from the cache, a bundle, or package indexes) and make its commit.
 
     Returns None and adds to `tried` if no place has it. Raises SourceMismatch if it is not the pinned one.
     """
-    sdist = stack.pin.sdist
+    name, sdist = stack.upstream, stack.pin.sdist
     if sdist is None or upstream.sdist is None:
         tried.append(Tried("package index", "no source distribution is pinned for it"))
         return None
@@ -70,7 +70,7 @@ def fetch(
             from patchctl.source.package_index import download
 
             found = download(upstream.sdist, sdist, folder, progress, tried)
-        return None if found is None else _make_base(found, name, upstream.sdist, stack, options, folder)
+        return None if found is None else _make_base(found, upstream.sdist, stack, options, folder)
 
 
 def _kept(name: str, sdist: Sdist, options: SourceOptions) -> Download | None:
@@ -100,10 +100,8 @@ def _bundled(name: str, sdist: Sdist, options: SourceOptions, folder: Path, trie
     return Download(target, shown, len(data))
 
 
-def _make_base(
-    found: Download, name: str, distribution: str, stack: Stack, options: SourceOptions, folder: Path
-) -> Base:
-    sdist = stack.pin.sdist
+def _make_base(found: Download, distribution: str, stack: Stack, options: SourceOptions, folder: Path) -> Base:
+    name, sdist = stack.upstream, stack.pin.sdist
     assert sdist is not None
     generated = {g.path.encode() for g in stack.generated}
     archived = read_archive(found.path, sdist.sha256, archive_limits())

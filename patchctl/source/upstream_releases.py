@@ -138,7 +138,7 @@ class UpstreamReleases:
         found = self._here.find(pin.commit) if pin.commit and self._options.source != "sdist" else None
         if found is not None and found.repo is not None:
             return self._of_repository(self._stack.name, found.repo, found.commit)
-        base = obtain(self._name, self._upstream, self._stack, self._options, self._progress)
+        base = obtain(self._upstream, self._stack, self._options, self._progress)
         self._progress.finish()
         sha256 = pin.sdist.sha256 if base.form == "sdist" and pin.sdist else None
         return UpstreamRelease(self._stack.name, base.form, base.commit, base.tree, base.repo, sha256=sha256)
@@ -272,7 +272,7 @@ class UpstreamReleases:
 
     def _fetched(self, name: str, commit: str) -> UpstreamRelease:
         stack = replace(self._stack, pin=Pin(commit))
-        base = obtain_form("git", self._name, self._upstream, stack, self._options, self._progress)
+        base = obtain_form("git", self._upstream, stack, self._options, self._progress)
         self._progress.finish()
         return UpstreamRelease(name, "git", base.commit, base.tree, base.repo)
 

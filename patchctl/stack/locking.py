@@ -64,7 +64,7 @@ def compute_lock(dist: Distribution, stack: Stack, options: SourceOptions, progr
         try:
             if form not in wanted:
                 raise SourceUnavailable(f"{stack.upstream}: only form {options.source} was requested", [])
-            bases[form] = obtain_form(form, stack.upstream, dist.upstream(stack.upstream), stack, options, progress)
+            bases[form] = obtain_form(form, dist.upstream(stack.upstream), stack, options, progress)
         except SourceUnavailable as failure:
             unavailable[form] = failure
     there, _ = old_lock(dist, stack)

@@ -305,8 +305,8 @@ def _obtain(
         applied = current.applied.get(upstream)
         form: Form = "git" if applied is not None and applied.form == "git" else "sdist"
         with contextlib.suppress(SourceUnavailable):
-            return obtain_form(form, upstream, dist.upstream(upstream), stack, options, progress)
-    return obtain(upstream, dist.upstream(upstream), stack, options, progress)
+            return obtain_form(form, dist.upstream(upstream), stack, options, progress)
+    return obtain(dist.upstream(upstream), stack, options, progress)
 
 
 def _tried(failures: Mapping[str, SourceUnavailable]) -> list[Tried]:
@@ -368,7 +368,7 @@ def _unavailable(
         if missing and package is None and base.form == "sdist" and options.source == "auto":
             try:
                 stack = selection.stacks[upstream]
-                bases[upstream] = obtain_form("git", upstream, dist.upstream(upstream), stack, options, progress)
+                bases[upstream] = obtain_form("git", dist.upstream(upstream), stack, options, progress)
                 continue
             except SourceUnavailable as error:
                 failure = error

@@ -297,7 +297,7 @@ def open_stack(
 
     Raises SourceUnavailable, and LocalEdits when what is there was not exported.
     """
-    base = obtain(stack.upstream, dist.upstream(stack.upstream), stack, options, progress)
+    base = obtain(dist.upstream(stack.upstream), stack, options, progress)
     progress.finish()
     patches = load_patches(dist, stack)
     lacking = missing_files(base, patches)
