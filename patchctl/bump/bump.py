@@ -208,10 +208,7 @@ def compare_stacks(dist: Distribution, old: Stack, new: Stack, merges: Mapping[s
     evidence, patches = Evidence(dist), load_patches(dist, new)
     found = [
         PatchClass(
-            p.feature,
-            _kind(before.get(p.feature), p),
-            merge=merges.get(p.feature),
-            proof=evidence.unproven(new, p),
+            p.feature, _kind(before.get(p.feature), p), merge=merges.get(p.feature), proof=evidence.unproven(new, p)
         )
         for p in patches
     ]

@@ -34,14 +34,7 @@ from patchctl.terminal.style import Style
 )
 @json_option("patchctl.report.sources:FetchOutput")
 @click.pass_obj
-def command(
-    app: App,
-    profile: str,
-    sources: Sources,
-    refresh: bool,
-    skip_unavailable: bool,
-    as_json: bool,
-) -> None:
+def command(app: App, profile: str, sources: Sources, refresh: bool, skip_unavailable: bool, as_json: bool) -> None:
     """Bring every pinned source of a profile into the cache and prove it.
 
     A git source is proven by its commit id, a source distribution by its sha256; sources that are in the cache already

@@ -35,14 +35,7 @@ from patchctl.workspace.edit import export_command
 @source_options
 @json_option("patchctl.prove.new:NewPatch")
 @click.pass_obj
-def command(
-    app: App,
-    feature: str,
-    name: str,
-    folder: Path | None,
-    sources: Sources,
-    as_json: bool,
-) -> None:
+def command(app: App, feature: str, name: str, folder: Path | None, sources: Sources, as_json: bool) -> None:
     """Begin a patch: its header as a commit on the stack, and its test, probe and mutation, to be filled in.
 
     Opens the stack as `patchctl edit` does, with one commit more, which is empty: change files, `git add` them and `git

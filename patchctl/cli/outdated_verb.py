@@ -24,12 +24,7 @@ from patchctl.report.drift import OutdatedOutput, outdated_text
 @json_option("patchctl.report.drift:OutdatedOutput")
 @click.pass_obj
 def command(
-    app: App,
-    stacks: tuple[str, ...],
-    no_drift: bool,
-    skip_unavailable: bool,
-    sources: Sources,
-    as_json: bool,
+    app: App, stacks: tuple[str, ...], no_drift: bool, skip_unavailable: bool, sources: Sources, as_json: bool
 ) -> int:
     """Say which upstreams have something newer than the pins, and what moving there would take.
 

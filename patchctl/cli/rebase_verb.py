@@ -58,10 +58,7 @@ from patchctl.source.types import SourceOptions
 )
 @click.option("--skip", "action", flag_value="skip", help="Leave the patch out at which it stopped; with --reason.")
 @click.option(
-    "--defer",
-    "action",
-    flag_value="defer",
-    help="Leave it out for now; with --reason, which says what it waits for.",
+    "--defer", "action", flag_value="defer", help="Leave it out for now; with --reason, which says what it waits for."
 )
 @click.option(
     "--abort", "action", flag_value="abort", help="Give it up: the distribution is as before. Resolutions are kept."

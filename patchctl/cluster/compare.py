@@ -362,10 +362,7 @@ def _imports(facts: Mapping[str, NodeFacts]) -> Iterator[Finding]:
                 packages.setdefault((seen.upstream, seen.package), {})[seen.view] = seen
         split = {key: views for key, views in packages.items() if _differ(views, f.workspace)}
         apart[title] = tuple(
-            (
-                upstream,
-                f"{package} {_place(views[WORKER], f.workspace)}, spawned {_place(views[SPAWNED], f.workspace)}",
-            )
+            (upstream, f"{package} {_place(views[WORKER], f.workspace)}, spawned {_place(views[SPAWNED], f.workspace)}")
             for (upstream, package), views in split.items()
         )
         elsewhere[title] = tuple(

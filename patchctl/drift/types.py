@@ -103,8 +103,7 @@ class ReleaseDrift:
     commit: Annotated[str, Doc("commit of the release; created by patchctl for form `sdist`")]
     patches: Annotated[tuple[PatchDrift, ...], Doc("patches, in stack order")]
     callers: Annotated[
-        tuple[CallerDrift, ...],
-        Doc("patches of other upstreams that use changed names of this one"),
+        tuple[CallerDrift, ...], Doc("patches of other upstreams that use changed names of this one")
     ] = ()
 
 
@@ -117,6 +116,5 @@ class StackDrift:
     releases: Annotated[tuple[ReleaseDrift, ...], Doc("releases, in the order walked")]
     unseen: Annotated[tuple[str, ...], Doc("stacks whose calls were not checked, as `UPSTREAM/STACK: why`")] = ()
     unavailable: Annotated[
-        tuple[Tried, ...],
-        Doc("sources tried for the stack's own base, if none has it; nothing was checked then"),
+        tuple[Tried, ...], Doc("sources tried for the stack's own base, if none has it; nothing was checked then")
     ] = ()

@@ -66,8 +66,7 @@ class Identification:
 
     folder: Annotated[str, Doc("inspected folder")]
     trees: Annotated[
-        tuple[Identified, ...],
-        Doc("pins found, the one with the most files first; empty if no known pin matches"),
+        tuple[Identified, ...], Doc("pins found, the one with the most files first; empty if no known pin matches")
     ]
     others: Annotated[int, Doc("number of files that belong to no pin")]
     build_outputs: Annotated[int, Doc("number of those that are build outputs: .so, .pyc and the like")]

@@ -7,15 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
-from patchctl.catalog.features import (
-    FileRow,
-    PatchDetail,
-    PatchRow,
-    ProfileRow,
-    ReleaseRow,
-    RequirementRow,
-    StackRow,
-)
+from patchctl.catalog.features import FileRow, PatchDetail, PatchRow, ProfileRow, ReleaseRow, RequirementRow, StackRow
 from patchctl.catalog.overview import Overview
 from patchctl.doc import Doc, Spread
 from patchctl.terminal.text import patch_count, visible, visible_line

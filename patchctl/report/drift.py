@@ -57,8 +57,7 @@ class DriftOutput:
     ]
     broke: Annotated[Sequence[Broke] | None, Doc("with `--baseline`: patches that newly fail", optional=True)] = None
     appeared: Annotated[
-        Sequence[Appeared] | None,
-        Doc("with `--baseline`: releases that the earlier run did not have", optional=True),
+        Sequence[Appeared] | None, Doc("with `--baseline`: releases that the earlier run did not have", optional=True)
     ] = None
 
 

@@ -17,17 +17,7 @@ from typing import TYPE_CHECKING
 
 from patchctl import __version__
 from patchctl.catalog.overview import Overview
-from patchctl.drift.types import (
-    ARRIVES,
-    CONFLICT,
-    EXACT,
-    GONE,
-    MOVED,
-    THREE_WAY,
-    UNKNOWN,
-    UPSTREAM,
-    PatchDrift,
-)
+from patchctl.drift.types import ARRIVES, CONFLICT, EXACT, GONE, MOVED, THREE_WAY, UNKNOWN, UPSTREAM, PatchDrift
 from patchctl.output import to_json
 from patchctl.report import page_parts
 from patchctl.report.markup import Markup, Row, cell, code, embedded, grid, join, keys, raw, section, table, tag, text
@@ -66,10 +56,7 @@ def drift(names: Names, saved: SavedDrift | None) -> Markup:
     seen = {(s.upstream, s.stack) for s in stacks}
     missing = [f"{u} {s}" for u, s in sorted(shown - seen)]
     legend = tag(
-        "ul",
-        *map(_legend, list(_STATES)[:-1]),
-        tag("li", cell("", "!"), " a name it calls changed"),
-        class_="legend",
+        "ul", *map(_legend, list(_STATES)[:-1]), tag("li", cell("", "!"), " a name it calls changed"), class_="legend"
     )
     lacking = (
         tag("p", f"Not looked at, or without another release: {', '.join(missing)}.", class_="quiet") if missing else ""

@@ -227,13 +227,7 @@ def _compile(
     ]
     try:
         return subprocess.run(
-            command,
-            cwd=folder,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=_SECONDS,
-            check=False,
+            command, cwd=folder, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=_SECONDS, check=False
         )
     except subprocess.TimeoutExpired as error:
         tried = [Tried("the package index", f"uv did not finish within {error.timeout:g} seconds")]

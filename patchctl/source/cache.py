@@ -57,9 +57,7 @@ def cached_sdist(name: str, upstream: Upstream, stack: Stack, root: Path) -> Bas
         return None
     if record.sha256 != sdist.sha256:
         raise SourceMismatch(
-            f"the record names sha256 {record.sha256}, but {sdist.sha256} is pinned",
-            where=str(repo),
-            hint=REFRESH,
+            f"the record names sha256 {record.sha256}, but {sdist.sha256} is pinned", where=str(repo), hint=REFRESH
         )
     if {g.path for g in stack.generated} != set(record.declared):
         return None

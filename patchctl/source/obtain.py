@@ -68,12 +68,7 @@ def _cached(form: Form, upstream: Upstream, stack: Stack, root: Path) -> Base | 
 
 
 def _fetch(
-    form: Form,
-    upstream: Upstream,
-    stack: Stack,
-    options: SourceOptions,
-    progress: Progress,
-    tried: list[Tried],
+    form: Form, upstream: Upstream, stack: Stack, options: SourceOptions, progress: Progress, tried: list[Tried]
 ) -> Base | None:
     if form == "sdist":
         from patchctl.source import sdist

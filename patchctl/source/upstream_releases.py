@@ -20,13 +20,7 @@ from patchctl.atomic import make_folder, replace_file
 from patchctl.errors import SourceUnavailable, Tried
 from patchctl.git.catfile import ObjectReader
 from patchctl.git.history import descends
-from patchctl.git.objects import (
-    FOLDER,
-    GITLINK,
-    Files,
-    TreeEntry,
-    parse_tree,
-)
+from patchctl.git.objects import FOLDER, GITLINK, Files, TreeEntry, parse_tree
 from patchctl.manifest.types import Pin, Sdist, Stack, Upstream
 from patchctl.source import cache
 from patchctl.source.archive import is_generated, read_archive

@@ -13,16 +13,7 @@ from dataclasses import dataclass, field
 from patchctl.delta import Copy
 from patchctl.errors import DoesNotApply, Where
 from patchctl.git.catfile import ObjectReader
-from patchctl.git.objects import (
-    EXECUTABLE,
-    GITLINK,
-    REGULAR,
-    Person,
-    TreeBuilder,
-    TreeEntry,
-    object_id,
-    render_commit,
-)
+from patchctl.git.objects import EXECUTABLE, GITLINK, REGULAR, Person, TreeBuilder, TreeEntry, object_id, render_commit
 from patchctl.git.pack import PackWriter
 from patchctl.patch.hunks import apply_and_tell, apply_change, hunk_position, split_lines
 from patchctl.patch.names import collision_key, path_text
@@ -312,9 +303,7 @@ class StackBuilder:
         if change.kind != "modify" or change.binary is not None or not change.hunks:
             hint = "leave out every feature that changes this file, or none"
             raise DoesNotApply(
-                f"a feature left out changes {path_text(change.path)}, but not line by line",
-                where=where,
-                hint=hint,
+                f"a feature left out changes {path_text(change.path)}, but not line by line", where=where, hint=hint
             )
         full = weave.full()
         self._check_id(change, change.old_path, object_id("blob", full), where)

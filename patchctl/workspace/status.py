@@ -78,8 +78,7 @@ class Status:
     trees: Annotated[tuple[TreeStatus, ...], Doc("trees, sorted by name")]
     skipped: Annotated[tuple[SkippedUpstream, ...], Doc("upstreams unavailable at the apply")]
     release: Annotated[
-        str | None,
-        Doc("release that was applied; null if the profile has none, or if an earlier patchctl applied it"),
+        str | None, Doc("release that was applied; null if the profile has none, or if an earlier patchctl applied it")
     ] = None
     lacking: Annotated[
         Mapping[str, str],
