@@ -13,8 +13,7 @@ from distribution import Made, write_files
 from patchctl.manifest.distribution import Distribution
 from patchctl.manifest.requirement_types import PLATFORMS
 from patchctl.requirements.declared import FILE, Declared, render
-from patchctl.requirements.inputs import inputs_of
-from patchctl.requirements.lockfile import Locked, RequirementsLock, lock_path
+from patchctl.requirements.lockfile import Locked, RequirementsLock, inputs_of, lock_path
 from patchctl.requirements.lockfile import render as render_lock
 from patchctl.requirements.sets import read_set
 

@@ -180,11 +180,7 @@ def _ended(command: Sequence[str], workspace: Path, env: Mapping[str, str]) -> i
     """Run the command to its end and return its exit code; its output goes to standard error."""
     try:
         done = process_group.run(
-            list(command),
-            cwd=workspace,
-            env=dict(env),
-            stdin=subprocess.DEVNULL,
-            stdout=sys.stderr.fileno(),
+            list(command), cwd=workspace, env=dict(env), stdin=subprocess.DEVNULL, stdout=sys.stderr.fileno()
         )
     except OSError as error:
         raise WrongUse(f"{command[0]} cannot be run: {error.strerror}") from error

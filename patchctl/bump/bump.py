@@ -15,7 +15,7 @@ from patchctl.drift.drift import Drifting
 from patchctl.drift.outdated import companions_of
 from patchctl.errors import BadManifest, WrongUse
 from patchctl.manifest.distribution import Distribution
-from patchctl.manifest.typeinfo import build
+from patchctl.manifest.typeinfo import BadRecord, parse
 from patchctl.manifest.types import FORMAT, Release, Stack, release_order
 from patchctl.patch.parse import Hunk
 from patchctl.requirements.declared import read_declared, stale
@@ -69,15 +69,11 @@ def read_state(root: Path) -> BumpState:
     """Read the state. Raises WrongUse if no bump is under way, BadManifest if patchctl did not write the file."""
     file = state_file(root)
     try:
-        data = json.loads(file.read_bytes())
-        if data.pop("version") != _VERSION:
-            raise ValueError("another version of patchctl wrote it")
-        state: BumpState = build(BumpState, data)
-        return state
+        return parse(BumpState, file.read_bytes(), ("version", _VERSION))
     except FileNotFoundError:
         hint = "`patchctl bump RELEASE --to NEW` begins one"
         raise WrongUse("no bump is under way", hint=hint) from None
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except (OSError, BadRecord) as error:
         hint = f"remove it, and begin the bump again: stacks that are there are kept ({file})"
         raise BadManifest(f"this is not the state of a bump: {error}", where=str(file), hint=hint) from error
 
@@ -212,10 +208,7 @@ def compare_stacks(dist: Distribution, old: Stack, new: Stack, merges: Mapping[s
     evidence, patches = Evidence(dist), load_patches(dist, new)
     found = [
         PatchClass(
-            p.feature,
-            _kind(before.get(p.feature), p),
-            merge=merges.get(p.feature),
-            proof=evidence.unproven(new, p),
+            p.feature, _kind(before.get(p.feature), p), merge=merges.get(p.feature), proof=evidence.unproven(new, p)
         )
         for p in patches
     ]

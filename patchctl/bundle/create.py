@@ -254,7 +254,7 @@ def _source(
     name = stack.upstream
     if options.source not in ("auto", form):
         raise SourceUnavailable(f"{name}: only form {options.source} was requested", [])
-    base = obtain_form(form, name, dist.upstream(name), stack, options, progress)
+    base = obtain_form(form, dist.upstream(name), stack, options, progress)
     progress.note(f"verifying {name}, {form}")
     check_base(base)
     if form == "git":

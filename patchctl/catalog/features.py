@@ -10,15 +10,13 @@ from pathlib import Path, PurePosixPath
 from typing import Annotated
 
 from patchctl.catalog.evidence import mutants_of, tests_of
-from patchctl.catalog.linted import LintedPatch
 from patchctl.doc import Doc
 from patchctl.errors import WrongUse
 from patchctl.manifest.diagnostics import did_you_mean, nearest, quoted
 from patchctl.manifest.distribution import Distribution
 from patchctl.manifest.series import descent
 from patchctl.manifest.types import Gain, Profile, Stack
-from patchctl.stack.patches import StackPatch, load_patch
-from patchctl.stack.select import parse_feature
+from patchctl.stack.patches import LintedPatch, StackPatch, load_patch, parse_feature
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Annotated
 
 from patchctl import extension
-from patchctl.catalog.evidence import Evidence, mutants_of, tests_of
-from patchctl.catalog.evidence_file import read_record
+from patchctl.catalog.evidence import Evidence, mutants_of, read_record, tests_of
 from patchctl.catalog.features import Catalog, FileRow, PatchRow, ProfileRow, StackRow, file_rows, sections
 from patchctl.doc import Doc, Spread
 from patchctl.errors import BadManifest

@@ -13,11 +13,10 @@ from pathlib import Path
 
 from patchctl.catalog.evidence import mutants_of, tests_of
 from patchctl.catalog.features import gain_of, sections
-from patchctl.catalog.linted import LintedPatch
 from patchctl.manifest.distribution import Distribution
 from patchctl.manifest.series import SeriesPatch, own_files
 from patchctl.manifest.types import Gain, Practice, Stack
-from patchctl.stack.patches import StackPatch
+from patchctl.stack.patches import LintedPatch, StackPatch
 from patchctl.terminal.text import visible_line
 
 FOLDER = "docs/patches"

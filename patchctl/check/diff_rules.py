@@ -5,11 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from patchctl.catalog.linted import LintedPatch
 from patchctl.check.rule import Violation, patch_rule
 from patchctl.findings.report import Finding
 from patchctl.patch.parse import FileChange, Hunk
-from patchctl.stack.patches import StackPatch
+from patchctl.stack.patches import LintedPatch, StackPatch
 
 CONTEXT = 3
 _EXTENDED = (

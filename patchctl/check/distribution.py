@@ -1,20 +1,252 @@
-"""`patchctl verify` without a workspace: every check of a distribution, from its files and the sources that it pins."""
+"""`patchctl verify` without a workspace: every check of a distribution, from its files and the sources that it pins.
+
+Compares locks with what they follow from, without sources or a network: locks of stacks with pins, digests and `index` lines,
+locks of requirements with trees, profiles and recipes. And looks whether each patch has tests and mutations, whether a record of
+their run holds, and whether tests are left without a patch. A feature is proven on each stack by itself: a record of another stack
+of the upstream does not count.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 
 from patchctl import extension
+from patchctl.catalog.evidence import BEHAVIOUR, Evidence, keeps_tests, mutants_of, tests_of
 from patchctl.check.diff_rules import check_counts
-from patchctl.check.locked import check_locks, check_requirements
 from patchctl.check.pages import check_pages
-from patchctl.check.series import Series, check_generated, check_series, read_series
+from patchctl.check.series import Key, Series, below, check_generated, check_series, manifest_findings, read_series
 from patchctl.check.sources import check_sources
-from patchctl.check.tested import check_begun, check_orphans, check_proven, check_tested
-from patchctl.findings.report import Finding, Report
+from patchctl.errors import BadManifest
+from patchctl.findings.report import Finding, Report, from_error
+from patchctl.git.objects import object_id
+from patchctl.manifest.diagnostics import InvalidManifest
 from patchctl.manifest.distribution import Distribution
+from patchctl.manifest.lock import LockedPatch, StackLock, lock_file, pin_record, read_lock
+from patchctl.manifest.requirement_types import PLATFORMS
+from patchctl.manifest.series import MUTANTS, TESTS
+from patchctl.manifest.types import Stack
+from patchctl.prove.new import MARKER
+from patchctl.requirements.declared import FILE, read_declared, stale
+from patchctl.requirements.lockfile import inputs_of, lock_path
+from patchctl.requirements.lockfile import read_lock as read_requirements_lock
+from patchctl.requirements.sets import NamedSet, all_sets
 from patchctl.source.types import SourceOptions
+from patchctl.stack.patches import StackPatch
 from patchctl.terminal.progress import Progress
+
+_SHOWN = 30
+
+
+def check_tested(dist: Distribution, series: Series) -> Iterator[Finding]:
+    """Check that every patch has tests and a mutation, in a distribution that keeps tests."""
+    if not keeps_tests(dist.root):
+        return
+    seen = set()
+    for key, patches in series.stacks.items():
+        for patch in patches:
+            for what in _lacking(dist, dist.stacks[key], patch.feature):
+                if (patch.file, what) not in seen:  # a patch of a stack that another extends is in both
+                    seen.add((patch.file, what))
+                    line = patch.header.trailers["Feature"][0].line if "Feature" in patch.header.trailers else 1
+                    yield Finding("tested", what, patch.shown, line, "error", key[0], patch.feature)
+
+
+def check_begun(dist: Distribution) -> Iterator[Finding]:
+    """Check that the tests, probes and mutations that `patchctl new` wrote are filled in."""
+    folders = (folder for part in (TESTS, MUTANTS) for folder in dist.root.glob(f"patches/*/*/*/{part}"))
+    for file in sorted(file for folder in folders for file in folder.iterdir() if file.suffix in (".py", ".yaml")):
+        lines = enumerate(file.read_text(encoding="utf-8", errors="replace").splitlines(), 1)
+        if (line := next((number for number, text in lines if MARKER in text), None)) is not None:
+            shown = file.relative_to(dist.root)
+            what = f"waits to be filled in where it says {MARKER}"
+            yield Finding("filled-in", what, shown.as_posix(), line, "error", shown.parts[1], shown.parts[3])
+
+
+def _lacking(dist: Distribution, stack: Stack, feature: str) -> Iterator[str]:
+    folder = f"patches/{stack.upstream}/{stack.name}/{feature}"
+    if not tests_of(dist, stack, feature):
+        yield f"has no behaviour test; {folder}/{TESTS}/test_*.py is looked for"
+    if not mutants_of(dist, stack, feature):
+        yield f"has no mutation; {folder}/{MUTANTS}/*.yaml is looked for"
+
+
+def check_proven(dist: Distribution, series: Series, *, required: bool) -> Iterator[Finding]:
+    """Check that a record proves every feature on every stack. `required` makes each missing one an error; else each stack has one
+    note, in a distribution that keeps tests."""
+    if not required and not keeps_tests(dist.root):
+        return
+    evidence = Evidence(dist)
+    for key, patches in series.stacks.items():
+        stack = dist.stacks[key]
+        reasons = [(patch, why) for patch in patches if (why := evidence.unproven(stack, patch)) is not None]
+        if required:
+            yield from (_error(stack, patch, why) for patch, why in reasons)
+        elif reasons:
+            yield _note(dist, stack, len(patches), {patch.feature: why for patch, why in reasons})
+
+
+def _error(stack: Stack, patch: StackPatch, why: str) -> Finding:
+    what = f"is not proven on {stack.upstream}/{stack.name}: {why}"
+    return Finding("proven", what, patch.shown, 1, "error", stack.upstream, patch.feature)
+
+
+def _note(dist: Distribution, stack: Stack, patches: int, reasons: dict[str, str]) -> Finding:
+    named = [f"{feature} ({why})" for feature, why in reasons.items()]
+    more = f", and {len(named) - _SHOWN} more" if len(named) > _SHOWN else ""
+    what = f"{len(named)} of {patches} features are not proven on this stack: {', '.join(named[:_SHOWN])}{more}"
+    return Finding(
+        "proven", what, dist.stack_file(stack).relative_to(dist.root).as_posix(), None, "note", stack.upstream
+    )
+
+
+def check_orphans(dist: Distribution) -> Iterator[Finding]:
+    """Find tests and mutations outside every feature's folder, which nothing runs. Those in the folder of a deleted feature are
+    reported as `unlisted-file`."""
+    top = dist.root / BEHAVIOUR
+    tests = (file for file in top.rglob("test_*.py") if _is_of_a_feature(file))
+    for file in sorted([*tests, *(top / MUTANTS).glob("*.yaml")]):
+        shown = file.relative_to(dist.root).as_posix()
+        yield Finding("left-over", "no feature has it: delete it, or move it into the folder of one", shown)
+
+
+def _is_of_a_feature(test: Path) -> bool:
+    """Whether it has the mark of features' tests; other tests are of unpatched upstream."""
+    return "pytest.mark.on\n" in test.read_text(encoding="utf-8", errors="replace")
+
+
+_WRITE = "`patchctl lock` writes it"
+_RELOCK = "`patchctl lock --requirements` makes it anew"
+Ids = tuple[str | None, str | None]
+
+
+def check_locks(dist: Distribution, series: Series) -> Iterator[Finding]:
+    """Check the lock of every stack whose patches can be read."""
+    for key, patches in series.stacks.items():
+        shown = lock_file(dist.root, *key).relative_to(dist.root).as_posix()
+        try:
+            lock = read_lock(dist.root, dist.stacks[key])
+        except BadManifest as error:
+            yield Finding("lock", error.what, shown, upstream=key[0])
+            continue
+        if lock is None:
+            yield Finding("lock", f"the stack {key[1]} of {key[0]} has no lock: {_WRITE}", shown, upstream=key[0])
+            continue
+        yield from _stale(dist, key, lock, patches, shown)
+        locked = {(p.file, p.digest): p for p in lock.patches}
+        for patch in patches:
+            found = locked.get((patch.file.name, patch.digest))
+            if found is not None:
+                yield from _blobs(key[0], patch, found)
+
+
+def _stale(
+    dist: Distribution, key: Key, lock: StackLock, patches: Sequence[StackPatch], shown: str
+) -> Iterator[Finding]:
+    """Differences that mean the lock was made for something else."""
+    upstream = key[0]
+    if (lock.upstream, lock.stack) != key:
+        yield Finding("lock", f"it is the lock of {lock.upstream} {lock.stack}", shown, upstream=upstream)
+    if lock.pin != pin_record(dist.stacks[key].pin):
+        yield Finding(
+            "lock", f"the lock is for another pin than the manifest's; {_WRITE} anew", shown, upstream=upstream
+        )
+    digests = {p.file: p.digest for p in lock.patches}
+    for patch in patches:
+        if digests.get(patch.file.name) not in (None, patch.digest):
+            message = f"the patch or a file that it carries is not the one that is locked; {_WRITE} anew"
+            yield Finding("lock", message, patch.shown, None, "error", upstream, patch.feature)
+    listed, known = [p.file.name for p in patches], list(digests)
+    if listed != known:
+        odd = [f for f in listed if f not in known] + [f for f in known if f not in listed]
+        what = f"the lock has another list of patches: {', '.join(odd) or 'their order'}; {_WRITE} anew"
+        yield Finding("lock", what, shown, upstream=upstream)
+
+
+def _blobs(upstream: str, patch: StackPatch, locked: LockedPatch) -> Iterator[Finding]:
+    if locked.files is None:
+        return  # no form could be computed when the lock was written; the lock says so
+    expected = {f.path: (f.before and f.before[1], f.after and f.after[1]) for f in locked.files}
+    own, lines = _own_blobs(patch)
+    for path in sorted(expected.keys() | own.keys()):
+        if path not in own or path not in expected:
+            what = f"{path} is changed by the {'lock' if path not in own else 'patch'} alone"
+        elif not _agree(own[path], expected[path]):
+            what = f"{path}: the patch says {_show(own[path])}, the lock {_show(expected[path])}"
+        else:
+            continue
+        yield Finding("lock-blob", what, patch.shown, lines.get(path), "error", upstream, patch.feature)
+
+
+def _own_blobs(patch: StackPatch) -> tuple[dict[str, Ids], dict[str, int]]:
+    """The ids before and after of every path, by `index` lines and carried files; and the lines in the patch file."""
+    own: dict[str, Ids] = {}
+    lines: dict[str, int] = {}
+    for change in patch.patch.changes:
+        for path in {change.old_path, change.new_path} - {None}:
+            assert path is not None
+            before = change.old_id or "" if path == change.old_path and change.kind != "copy" else None
+            after = change.new_id or "" if path == change.new_path else None
+            if change.kind != "copy" or path == change.new_path:
+                own[path.decode("utf-8", "surrogateescape")] = (before, after)
+                lines[path.decode("utf-8", "surrogateescape")] = change.line
+    for name, data in patch.carried.items():
+        own[name] = (None, object_id("blob", data))
+    return own, lines
+
+
+def _agree(own: Ids, locked: Ids) -> bool:
+    """Whether the ids agree; an abbreviated one as far as it goes, which is the business of rule full-index."""
+    return all(
+        (a is None) == (b is None) and (a is None or b is None or b.startswith(a))
+        for a, b in zip(own, locked, strict=True)
+    )
+
+
+def _show(ids: Ids) -> str:
+    return "..".join("nothing" if i is None else i[:12] or "no id" for i in ids)
+
+
+def check_requirements(dist: Distribution, report: Report) -> None:
+    """Check the requirement sets that profiles name, and their locks."""
+    try:
+        sets = all_sets(dist)
+        report.counts.update({"requirement locks": len(sets) * len(PLATFORMS)} if sets else {})
+        for named in sets:
+            for finding in _requirement_locks(dist, named):
+                report.add([Finding(finding.rule, finding.message, below(dist.root, finding.file), finding.line)])
+    except InvalidManifest as error:
+        _add_unseen(report, manifest_findings(dist.root, error).findings)
+    except BadManifest as error:
+        _add_unseen(report, [from_error("requirements-lock", error, "manifests/requirements")])
+
+
+def _add_unseen(report: Report, findings: Sequence[Finding]) -> None:
+    """Add findings, less those that an extension's check of the same files has added before."""
+    seen = {(f.rule, f.message) for f in report.findings}
+    report.add(f for f in findings if (f.rule, f.message) not in seen)
+
+
+def _requirement_locks(dist: Distribution, named: NamedSet) -> Iterator[Finding]:
+    try:
+        declared = read_declared(named)
+    except BadManifest as error:
+        yield from_error("requirements-lock", error, str(named.folder / FILE))
+        return
+    for reason in stale(dist, named, declared):
+        yield Finding("requirements-lock", f"not what the trees declare: {reason}: {_RELOCK}", str(named.folder / FILE))
+    inputs = inputs_of(dist, named, declared)
+    for platform in PLATFORMS:
+        file = str(lock_path(named, platform))
+        try:
+            lock = read_requirements_lock(named, platform)
+        except BadManifest as error:
+            yield from_error("requirements-lock", error, file)
+            continue
+        if lock.input != inputs.digest(platform):
+            what = "it no longer follows from what trees, profiles, recipes, scripts and set.yaml ask for"
+            yield Finding("requirements-lock", f"{what}: {_RELOCK}", file)
+
 
 Check = Callable[[Distribution, Series, Report], None]
 """A check of an extension: adds its findings, and how much it looked at."""

@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from patchctl.catalog.linted import LintedPatch
 from patchctl.check.rule import Violation, patch_rule
 from patchctl.manifest.diagnostics import did_you_mean
 from patchctl.prove.new import MARKER as NEW
 from patchctl.stack.build import COMMITTER
+from patchctl.stack.patches import LintedPatch
 
 SUBJECT_LENGTH = 72
 BODY_WIDTH = 120

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from patchctl.catalog.linted import LintedPatch
+from patchctl.stack.patches import LintedPatch
 
 Scope = Literal["patch", "distribution", "source", "workspace"]
 

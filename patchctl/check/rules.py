@@ -11,14 +11,13 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from patchctl import extension
-from patchctl.catalog.linted import LintedPatch
 from patchctl.check import diff_rules, header_rules  # both register their rules when they are imported
 from patchctl.check.rule import PATCH_CHECKS, PATCH_RULES, LintRule
 from patchctl.findings.report import Finding, Level
 from patchctl.manifest.diagnostics import did_you_mean
 from patchctl.manifest.distribution import Distribution
 from patchctl.manifest.types import Stack
-from patchctl.stack.patches import StackPatch
+from patchctl.stack.patches import LintedPatch, StackPatch
 
 
 def all_rules() -> dict[str, LintRule]:

@@ -7,17 +7,24 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from patchctl.catalog.linted import LintedPatch
 from patchctl.check.rules import check_form
 from patchctl.errors import BadPatch, WrongUse
 from patchctl.findings.report import Finding, Report, from_error
+from patchctl.identify.lists import show
 from patchctl.manifest.diagnostics import InvalidManifest, did_you_mean
 from patchctl.manifest.distribution import Distribution
 from patchctl.manifest.files import PRACTICE
 from patchctl.manifest.series import SHARED, SeriesPatch, own_files
 from patchctl.manifest.types import Stack
-from patchctl.stack.patches import CARRIED_FOLDER, StackPatch, carried_folder, load_patch
-from patchctl.stack.select import check_requirements, leave_out
+from patchctl.stack.patches import (
+    CARRIED_FOLDER,
+    LintedPatch,
+    StackPatch,
+    carried_folder,
+    check_requirements,
+    leave_out,
+    load_patch,
+)
 
 Key = tuple[str, str]
 
@@ -163,7 +170,7 @@ def _chain(upstream: str, patches: Sequence[StackPatch]) -> Iterator[Finding]:
             known = now.get(change.old_path) if change.old_path is not None else None
             if known is not None and old is not None and not known[0].startswith(old) and not old.startswith(known[0]):
                 what = (
-                    f"{_text(change.path)} begins as {old[:12]}, and {known[1].file.name} leaves it as {known[0][:12]}"
+                    f"{show(change.path)} begins as {old[:12]}, and {known[1].file.name} leaves it as {known[0][:12]}"
                 )
                 yield Finding("preimage-chain", what, patch.shown, change.line, "error", upstream, patch.feature)
             if new is not None and change.new_path is not None:
@@ -250,10 +257,6 @@ def _of_manifest(
 
 def _line(patch: StackPatch, key: str) -> int:
     return LintedPatch(patch).trailer_line(key)
-
-
-def _text(path: bytes) -> str:
-    return path.decode("utf-8", "backslashreplace")
 
 
 def _practice(dist: Distribution, series: Series) -> Iterator[Finding]:

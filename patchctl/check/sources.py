@@ -14,10 +14,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from patchctl.catalog.linted import LintedPatch
 from patchctl.check.series import Key, Series
-from patchctl.drift.api_diff import PatchedSource, uses, written_lines
-from patchctl.drift.api_index import module_name
+from patchctl.drift.api_diff import PatchedSource, module_name, uses, written_lines
 from patchctl.errors import BadManifest, BadPatch, DoesNotApply, Tried
 from patchctl.findings.report import Finding, NotChecked, Report, from_error
 from patchctl.git.catfile import ObjectReader
@@ -30,8 +28,7 @@ from patchctl.patch.hunks import apply_change
 from patchctl.source.types import Base, Form, SourceOptions
 from patchctl.stack.build import StackBuilder
 from patchctl.stack.locking import Computed, compute_lock, diff_locks, old_lock
-from patchctl.stack.patches import CARRIED_FOLDER, StackPatch, carried_folder
-from patchctl.stack.select import with_requirements
+from patchctl.stack.patches import CARRIED_FOLDER, LintedPatch, StackPatch, carried_folder, with_requirements
 from patchctl.terminal.progress import Progress
 
 STATIC = (Tried("--static", "sources are left alone in this run"),)

@@ -35,9 +35,9 @@ from patchctl.stack.build import Built, StackBuilder
 from patchctl.stack.patches import StackPatch
 from patchctl.stack.plan import load_patches
 from patchctl.terminal.progress import Progress
+from patchctl.workspace.checks import operation_in
 from patchctl.workspace.imports import additions, forged, shadows
 from patchctl.workspace.journal import read_journal
-from patchctl.workspace.local_changes import operation_in
 from patchctl.workspace.pip_record import record_is_ours
 from patchctl.workspace.state import FOLDER, AppliedPatch, TreeState, WorkspaceState, in_profile, load_state
 from patchctl.workspace.status import unlike_profile

@@ -214,7 +214,7 @@ def cli(ctx: click.Context, version: bool, root: Path | None, cache: Path | None
         )
     ctx.obj = App(root, cache, color, os.environ.get("PATCHCTL_RELEASE") or None, shown, ctx.invoked_subcommand)
     if version:
-        from patchctl.cli.version_lines import version_lines
+        from patchctl.cli.use_verb import version_lines
 
         print("\n".join(version_lines(ctx.obj)))
         ctx.exit()

@@ -1,7 +1,8 @@
-"""What every verb needs: the distribution, the cache, the sources' options, and the one way to print a result."""
+"""What every verb needs: the distribution, the cache, the sources' options, and the one way to print a result or findings."""
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import re
@@ -20,10 +21,39 @@ from patchctl.terminal.style import Style
 
 if TYPE_CHECKING:
     from patchctl.bundle.signature import Trust
+    from patchctl.findings.formats import Shown
     from patchctl.manifest.distribution import Distribution
     from patchctl.manifest.types import Stack
     from patchctl.source.config import UserConfig
     from patchctl.terminal.progress import Progress
+
+
+def format_option(printed: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """--format and --json, given to the command as `output`; `printed` is what `json_option` takes."""
+    choice = click.Choice(["text", "json", "github", "gitlab", "sarif", "junit"])
+    told = "How findings are printed; docs/json.md has all of them."
+    option = click.option("--format", "output", type=choice, default="text", show_default=True, help=told)
+
+    def add(command: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(command)
+        def chosen(*args: Any, output: str, as_json: bool, **rest: Any) -> Any:
+            return command(*args, output="json" if as_json else output, **rest)
+
+        return option(json_option(printed)(chosen))
+
+    return add
+
+
+def print_findings(app: App, output: str, shown: Shown, data: Any, text: Callable[[Style], Iterable[str]]) -> None:
+    """Print findings in the format that was asked for: `data` as JSON, `text` for people, `shown` for CI systems."""
+    if output in ("text", "json"):
+        app.emit(shown.verb, data, text, output == "json")
+        return
+    from patchctl.findings.formats import RENDERERS
+
+    app.rest()
+    print(RENDERERS[output](shown), end="")
+
 
 # Verbs that write into a distribution, or run its tests: an installed copy is read-only and has none.
 WRITERS = {"new", "edit", "export", "import", "lock", "prove", "bump", "pin", "rebase"}
@@ -61,10 +91,14 @@ class App:
         dist = Distribution.load(self.found_root, self.cache_folder)
         return on_release(dist, self.release, note)
 
+    def forget_distribution(self) -> None:
+        """Read it again when it is asked for next: this run has written manifests."""
+        self.__dict__.pop("distribution", None)
+
     @contextmanager
     def writing(self) -> Iterator[Distribution]:
         """The distribution, for one who writes patches and their lists: read when nobody else does. Raises WorkspaceBusy."""
-        from patchctl.manifest.writer_lock import exclusive_writer
+        from patchctl.manifest.rewrite import exclusive_writer
 
         with exclusive_writer(self.found_root):
             yield self.distribution

@@ -127,7 +127,7 @@ def _folders(
             raise WrongUse(what, hint=f"it has {', '.join(profile.stacks)}")
         folders[name] = top_of(Path(folder), dist.upstream(name))
     if python is not None:
-        from patchctl.install.environment import interpreter
+        from patchctl.install.install import interpreter
 
         rest = [name for name in profile.stacks if name not in folders and dist.upstream(name).packages]
         folders |= imported_folders(interpreter(python), workspace, dist, rest)

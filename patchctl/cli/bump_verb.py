@@ -2,27 +2,52 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import Any
 
 import click
 
+from patchctl.atomic import replace_file
+from patchctl.bump.bump import (
+    BumpState,
+    StackMove,
+    check_new,
+    compare_stacks,
+    find_moves,
+    newest_release,
+    next_point,
+    own_requirements,
+    read_state,
+    state_file,
+    write_release,
+    write_state,
+)
+from patchctl.check.pages import write_documents
 from patchctl.cli.app import App, complete_release, complete_upstream, json_option
+from patchctl.cli.output_pages import output_pages
+from patchctl.cli.prove_verb import prove_stack
+from patchctl.cli.rebase_verb import to_next_stop
 from patchctl.cli.sources import Sources, source_options
-from patchctl.errors import DONE, SOMEBODY_HAS_TO_WORK, DoesNotApply, WrongUse
-
-if TYPE_CHECKING:
-    from patchctl.bump.bump import BumpState, StackMove
-    from patchctl.drift.drift import Drifting
-    from patchctl.manifest.distribution import Distribution
-    from patchctl.manifest.types import Release, Stack
-    from patchctl.prove.prove import Verdict
-    from patchctl.rebase.finish import RebaseResult
-    from patchctl.rebase.rebase_state import RebaseRun, RebaseState
-    from patchctl.rebase.rebase_worktree import RebaseWorktree
-    from patchctl.source.types import SourceOptions
-    from patchctl.terminal.style import Style
+from patchctl.drift.drift import Drifting
+from patchctl.drift.outdated import effort
+from patchctl.errors import DONE, SOMEBODY_HAS_TO_WORK, DoesNotApply, PatchctlError, WrongUse
+from patchctl.manifest.distribution import Distribution
+from patchctl.manifest.rewrite import exclusive_writer
+from patchctl.manifest.types import Release, Stack
+from patchctl.pin.pin import unprovided_imports
+from patchctl.prove.proof_trees import check_provable
+from patchctl.rebase.rebase import accept_resolution, clear_locks
+from patchctl.rebase.rebase_state import RebaseRun, RebaseState, RebaseWorktree, locked
+from patchctl.rebase.rebase_state import read_state as read_rebase
+from patchctl.rebase.start import RebaseRequest, start
+from patchctl.report.bump import BumpOutput, BumpStop, bump_text, imports_text, moves_text, report_markdown
+from patchctl.report.stacks import rebase_stopped
+from patchctl.requirements.relock import relock
+from patchctl.source.types import SourceOptions
+from patchctl.terminal.progress import Progress
+from patchctl.terminal.style import Style
 
 
 @click.command("bump")
@@ -73,19 +98,12 @@ def command(
         return _begin(app, release, to, only, options, dry_run=dry_run, prove=not no_prove, as_json=as_json)
     if release or to or only:
         raise WrongUse(f"--{action} is for the bump under way", hint="name no release and no upstream")
-    from patchctl.bump.bump import read_state
-
-    state = read_state(app.distribution.root)
-    return _abort(app, state, as_json) if action == "abort" else _go_on(app, state, options, as_json)
-
-
-def _abort(app: App, state: BumpState, as_json: bool) -> int:
-    from patchctl.bump.bump import state_file
-    from patchctl.manifest.writer_lock import exclusive_writer
-    from patchctl.report.bump import BumpOutput, moves_text
-
-    with exclusive_writer(app.distribution.root):
-        state_file(app.distribution.root).unlink()
+    root = app.distribution.root
+    state = read_state(root)
+    if action == "continue":
+        return _Bump(app, state, options, as_json).go_on()
+    with exclusive_writer(root):
+        state_file(root).unlink()
     data = BumpOutput(state.release, state.new, state.moves, "aborted")
     app.emit("bump", data, lambda style: moves_text(state, style), as_json)
     return DONE
@@ -103,11 +121,6 @@ def _begin(
     as_json: bool,
 ) -> int:
     """Find what moves, and do it unless this is a dry run."""
-    from patchctl.bump.bump import BumpState, check_new, find_moves, newest_release, next_point, write_state
-    from patchctl.drift.drift import Drifting
-    from patchctl.manifest.writer_lock import exclusive_writer
-    from patchctl.report.bump import BumpOutput, moves_text
-
     dist = app.distribution
     old = dist.release(release) if release else newest_release(dist)
     to = to or next_point(dist, old)
@@ -118,176 +131,143 @@ def _begin(
     drifting.progress.finish()
     state = BumpState(old.name, to, moves, prove)
     if dry_run or not moves:
-        status = "dry run" if moves else "nothing to move"
-        data = BumpOutput(old.name, to, moves, status, efforts=_efforts(drifting, stacks, moves))
-        app.emit("bump", data, lambda style: moves_text(state, style, data.efforts), as_json)
+        efforts = {m.upstream: effort(drifting.stack(stacks[m.upstream], [m.to]).releases[0]) for m in moves}
+        drifting.progress.finish()
+        data = BumpOutput(old.name, to, moves, "dry run" if moves else "nothing to move", efforts=efforts)
+        app.emit("bump", data, lambda style: moves_text(state, style, efforts), as_json)
         return DONE
     with exclusive_writer(dist.root):
         write_state(dist.root, state)
-    return _go_on(app, state, options, as_json)
+    return _Bump(app, state, options, as_json).go_on()
 
 
-def _efforts(drifting: Drifting, stacks: dict[str, Stack], moves: list[StackMove]) -> dict[str, str]:
-    """One word by upstream, as of `outdated`."""
-    from patchctl.drift.outdated import effort
+@dataclass
+class _Bump:
+    """A bump under way, and what its steps need."""
 
-    found = {}
-    for move in moves:
-        (drift,) = drifting.stack(stacks[move.upstream], [move.to]).releases
-        found[move.upstream] = effort(drift)
-    drifting.progress.finish()
-    return found
+    app: App
+    state: BumpState
+    options: SourceOptions
+    as_json: bool
 
+    @property
+    def dist(self) -> Distribution:
+        return self.app.distribution
 
-def _go_on(app: App, state: BumpState, options: SourceOptions, as_json: bool) -> int:
-    """Every move that has not arrived yet, then the release, then the proofs."""
-    from patchctl.atomic import replace_file
-    from patchctl.bump.bump import compare_stacks, state_file, write_release, write_state
-    from patchctl.report.bump import BumpOutput, BumpStop, bump_text, imports_text, report_markdown
+    @property
+    def progress(self) -> Progress:
+        return self.app.progress(self.as_json)
 
-    report = app.distribution.root / "edit" / f"bump-{state.new}.md"
-    places = {m.upstream: _place(app, state, m) for m in state.moves}
-    for move in state.moves:
-        state, stopped = _arrive(app, state, move, options, as_json)
-        if stopped is not None:
-            stop = stopped[1].stop
-            at = BumpStop(move.upstream, stop.feature, stop.paths) if stop else None
-            data = BumpOutput(
-                state.release, state.new, state.moves, "stopped", stop=at, stacks=state.stacks, report=report
-            )
-            replace_file(report, report_markdown(data, {}).encode())
-            app.emit("bump", data, partial(_stopped, *stopped), as_json)
-            return DoesNotApply.code
-    dist = app.distribution
-    old, new = dist.release(state.release), {u: dist.stack(u, name) for u, name in state.stacks.items()}
-    if not state.told and (missing := _unprovided(app, old, new, options, as_json)):
-        write_state(dist.root, replace(state, told=True))
-        data = BumpOutput(
-            state.release, state.new, state.moves, "stopped", stacks=state.stacks, imports=missing, report=report
-        )
-        replace_file(report, report_markdown(data, {}).encode())
-        app.emit("bump", data, lambda style: imports_text(data, style), as_json)
-        return SOMEBODY_HAS_TO_WORK
-    if state.new not in dist.releases:
-        write_release(dist, old, state.new, new)
-        app.__dict__.pop("distribution", None)
-    _written(app, state, old, new, options, as_json)
-    red = _proven(app, new, options, as_json) if state.prove else []
-    dist = app.distribution
-    classes = {
-        u: compare_stacks(dist, dist.stack(u, old.stacks[u]), stack, state.merges.get(u, {}))
-        for u, stack in new.items()
-    }
-    data = BumpOutput(
-        state.release,
-        state.new,
-        state.moves,
-        "done",
-        stacks=state.stacks,
-        patches=classes,
-        red=red,
-        open=state.open,
-        report=report,
-    )
-    diffs = {
-        u: place.range_diff.read_text("utf-8", "replace") for u, place in places.items() if place.range_diff.is_file()
-    }
-    replace_file(report, report_markdown(data, diffs).encode())
-    state_file(dist.root).unlink(missing_ok=True)
-    app.emit("bump", data, lambda style: bump_text(data, style), as_json)
-    return SOMEBODY_HAS_TO_WORK if red or state.open or data.unproven else DONE
+    def go_on(self) -> int:
+        """Every move that has not arrived yet, then the release, then the proofs."""
+        for move in self.state.moves:
+            if (stopped := self._arrive(move)) is not None:
+                stop = stopped[1].stop
+                at = BumpStop(move.upstream, stop.feature, stop.paths) if stop else None
+                self._emit(self._output("stopped", stop=at), lambda data, style: _stopped(*stopped))
+                return DoesNotApply.code
+        dist, state = self.dist, self.state
+        old, new = dist.release(state.release), {u: dist.stack(u, name) for u, name in state.stacks.items()}
+        if not state.told and (missing := self._unprovided(old, new)):
+            self._note(told=True)
+            self._emit(self._output("stopped", imports=missing), imports_text)
+            return SOMEBODY_HAS_TO_WORK
+        if state.new not in dist.releases:
+            self._write_release(old, new)
+        self._write_what_follows(old, new)
+        red = self._prove(new.values()) if state.prove else []
+        classes = {
+            u: compare_stacks(self.dist, self.dist.stack(u, old.stacks[u]), stack, state.merges.get(u, {}))
+            for u, stack in new.items()
+        }
+        data = self._output("done", patches=classes, red=red, open=state.open)
+        files = {move.upstream: self._place(move).range_diff for move in state.moves}
+        self._emit(data, bump_text, {u: f.read_text("utf-8", "replace") for u, f in files.items() if f.is_file()})
+        state_file(dist.root).unlink(missing_ok=True)
+        return SOMEBODY_HAS_TO_WORK if red or state.open or data.unproven else DONE
 
+    def _note(self, **changed: Any) -> None:
+        self.state = write_state(self.dist.root, replace(self.state, **changed))
 
-def _place(app: App, state: BumpState, move: StackMove) -> RebaseWorktree:
-    from patchctl.rebase.rebase_worktree import RebaseWorktree
+    def _output(self, status: str, **more: Any) -> BumpOutput:
+        state = self.state
+        report = self.dist.root / "edit" / f"bump-{state.new}.md"
+        return BumpOutput(state.release, state.new, state.moves, status, stacks=state.stacks, report=report, **more)
 
-    return RebaseWorktree((app.distribution.root / "edit" / f"{move.upstream}-bump-{state.new}").absolute())
+    def _emit(
+        self,
+        data: BumpOutput,
+        text: Callable[[BumpOutput, Style], Iterable[str]],
+        range_diffs: Mapping[str, str] | None = None,
+    ) -> None:
+        """Write the report for a change request, and print."""
+        assert data.report is not None
+        replace_file(data.report, report_markdown(data, range_diffs or {}).encode())
+        self.app.emit("bump", data, partial(text, data), self.as_json)
 
+    def _place(self, move: StackMove) -> RebaseWorktree:
+        return RebaseWorktree((self.dist.root / "edit" / f"{move.upstream}-bump-{self.state.new}").absolute())
 
-def _unprovided(app: App, old: Release, new: dict[str, Stack], options: SourceOptions, as_json: bool) -> list[str]:
-    from patchctl.pin.pin import unprovided_imports
+    def _unprovided(self, old: Release, new: Mapping[str, Stack]) -> list[str]:
+        dist = self.dist
+        found = [
+            unprovided_imports(dist, dist.stack(u, old.stacks[u]), stack, self.options, self.progress)
+            for u, stack in new.items()
+        ]
+        return [line for lines in found for line in lines]
 
-    dist, progress = app.distribution, app.progress(as_json)
-    found = [
-        unprovided_imports(dist, dist.stack(u, old.stacks[u]), stack, options, progress) for u, stack in new.items()
-    ]
-    return [line for lines in found for line in lines]
+    def _write_release(self, old: Release, new: Mapping[str, Stack], requirements: str | None = None) -> None:
+        write_release(self.dist, old, self.state.new, new, requirements)
+        self.app.forget_distribution()
 
+    def _write_what_follows(self, old: Release, new: Mapping[str, Stack]) -> None:
+        """What follows from the release: its requirements, and the generated pages. Raises NoSolution."""
+        if (named := own_requirements(self.dist, self.state.new)) is not None:
+            self._write_release(old, new, named)
+            relock(self.dist, self.options, self.progress, check=False, only=named)
+        write_documents(self.dist, output_pages(self.dist.root), check=False, strict=False)
 
-def _written(
-    app: App, state: BumpState, old: Release, new: dict[str, Stack], options: SourceOptions, as_json: bool
-) -> None:
-    """What follows from the release: its requirements, and the generated pages. Raises NoSolution."""
-    from patchctl.bump.bump import own_requirements, write_release
-    from patchctl.check.pages import write_documents
-    from patchctl.cli.output_pages import output_pages
-    from patchctl.requirements.relock import relock
+    def _arrive(self, move: StackMove) -> tuple[RebaseRun, RebaseState] | None:
+        """One move to its end, or to where a person is needed. A rebase that is under way is gone on with, one that has ended is kept."""
+        dist, known, place = self.dist, self.state.stacks.get(move.upstream), self._place(move)
+        if place.held is not None:
+            run = RebaseRun(dist, place, self.options, self.progress)
+            with locked(place.held):
+                clear_locks(run, place.held, rebase := read_rebase(place.held))
+                return self._go_on_with(run, rebase, go_on=True)
+        if known is not None and (move.upstream, known) in dist.stacks:
+            return None
+        old = dist.stack(move.upstream, move.stack)
+        request = RebaseRequest(old, move.to, None, place.folder, None, False, None)
+        run, rebase = start(dist, request, self.options, self.progress)
+        with locked(run.place.hidden):
+            return self._go_on_with(run, rebase, go_on=False)
 
-    if (named := own_requirements(app.distribution, state.new)) is not None:
-        write_release(app.distribution, old, state.new, new, named)
-        app.__dict__.pop("distribution", None)
-        relock(app.distribution, options, app.progress(as_json), check=False, only=named)
-    write_documents(app.distribution, output_pages(app.distribution.root), check=False, strict=False)
+    def _go_on_with(self, run: RebaseRun, rebase: RebaseState, *, go_on: bool) -> tuple[RebaseRun, RebaseState] | None:
+        """A rebase to its end, which is noted, or to its next stop. `go_on`: it has stopped before, or was killed."""
+        self._note(stacks=self.state.stacks | {rebase.upstream: rebase.new})
+        rebase, ended, _ = to_next_stop(self.app, run, accept_resolution(run, rebase) if go_on else rebase)
+        if ended is None:
+            return run, rebase
+        merges: dict[str, str] = {step.feature: step.outcome for step in rebase.steps}
+        self._note(merges=self.state.merges | {rebase.upstream: merges}, open=[*self.state.open, *ended.open])
+        return None
 
-
-def _arrive(
-    app: App, state: BumpState, move: StackMove, options: SourceOptions, as_json: bool
-) -> tuple[BumpState, tuple[RebaseRun, RebaseState] | None]:
-    """One move to its end, or to where a person is needed. A rebase that is under way is gone on with, one that has ended is kept."""
-    from patchctl.bump.bump import write_state
-    from patchctl.cli.rebase_verb import to_next_stop
-    from patchctl.rebase.rebase import accept_resolution, clear_locks
-    from patchctl.rebase.rebase_state import RebaseRun, read_state
-    from patchctl.rebase.rebase_worktree import locked
-    from patchctl.rebase.start import RebaseRequest, start
-
-    dist, progress = app.distribution, app.progress(as_json)
-    old, known = dist.stack(move.upstream, move.stack), state.stacks.get(move.upstream)
-    place = _place(app, state, move)
-    if place.held is not None:
-        run = RebaseRun(dist, place, options, progress)
-        with locked(place.held):
-            clear_locks(run, place.held, rebase := read_state(place.held))
-            state = write_state(dist.root, replace(state, stacks=state.stacks | {move.upstream: rebase.new}))
-            rebase, ended, _ = to_next_stop(app, run, accept_resolution(run, rebase), options)
-        return (_arrived(dist, state, rebase, ended), None) if ended else (state, (run, rebase))
-    if known is not None and (move.upstream, known) in dist.stacks:
-        return state, None
-    run, rebase = start(dist, RebaseRequest(old, move.to, None, place.folder, None, False, None), options, progress)
-    with locked(run.place.hidden):
-        state = write_state(dist.root, replace(state, stacks=state.stacks | {move.upstream: rebase.new}))
-        rebase, ended, _ = to_next_stop(app, run, rebase, options)
-    return (_arrived(dist, state, rebase, ended), None) if ended else (state, (run, rebase))
+    def _prove(self, stacks: Iterable[Stack]) -> list[str]:
+        """What the proofs of the new stacks left red, a line a feature."""
+        red = []
+        for stack in stacks:
+            try:
+                check_provable(self.dist)
+                verdicts = prove_stack(self.app, stack, self.options, as_json=self.as_json)
+                red += [f"{v.feature}@{stack.upstream}: {v.problems[0]}" for v in verdicts if v.problems]
+            except PatchctlError as error:
+                red.append(f"{stack.upstream}/{stack.name}: nothing could be proven: {error.what}")
+        return red
 
 
-def _arrived(dist: Distribution, state: BumpState, rebase: RebaseState, ended: RebaseResult) -> BumpState:
-    from patchctl.bump.bump import write_state
-
-    merges: dict[str, str] = {step.feature: step.outcome for step in rebase.steps}
-    noted = replace(state, merges=state.merges | {rebase.upstream: merges}, open=[*state.open, *ended.open])
-    return write_state(dist.root, noted)
-
-
-def _stopped(run: RebaseRun, rebase: RebaseState, style: Style) -> list[str]:
+def _stopped(run: RebaseRun, rebase: RebaseState) -> list[str]:
     """As `rebase` says it, with the commands of a bump."""
-    from patchctl.report.stacks import rebase_stopped
-
     *lines, _ = rebase_stopped(run, rebase)
     leave = f"patchctl rebase --dir {run.place.folder} --skip --reason TEXT"
     return [*lines, "next: patchctl bump --continue", f"or leave the patch out: {leave}, then bump --continue"]
-
-
-def _proven(app: App, stacks: dict[str, Stack], options: SourceOptions, as_json: bool) -> list[str]:
-    """What the proofs of the new stacks left red, a line a feature."""
-    from patchctl.cli.prove_verb import check_provable, prove_stack
-    from patchctl.errors import PatchctlError
-
-    red = []
-    for stack in stacks.values():
-        try:
-            check_provable(app.distribution)
-            verdicts: list[Verdict] = prove_stack(app, stack, options, as_json=as_json)
-            red += [f"{v.feature}@{stack.upstream}: {v.problems[0]}" for v in verdicts if v.problems]
-        except PatchctlError as error:
-            red.append(f"{stack.upstream}/{stack.name}: nothing could be proven: {error.what}")
-    return red

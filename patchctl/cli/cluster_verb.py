@@ -4,21 +4,32 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from patchctl import extension
-from patchctl.cli.app import App, complete_profile, json_option, profile_option, release_option
-from patchctl.cli.format_option import format_option, print_findings
+from patchctl.cli.app import (
+    App,
+    complete_profile,
+    format_option,
+    json_option,
+    print_findings,
+    profile_option,
+    release_option,
+)
 from patchctl.cli.sources import Sources, source_or_bundle_options
+from patchctl.cluster.compare import compare
+from patchctl.cluster.deploy import deploy
+from patchctl.cluster.facts import ApplyOptions, Verb
+from patchctl.cluster.fanout import NoAnswer, joined
+from patchctl.cluster.payload import make_payload
+from patchctl.cluster.request import Applying, ExpectedEnvironment, looking_request, plain_request, wanted_of
 from patchctl.errors import DONE, FINDINGS, WrongUse
-
-if TYPE_CHECKING:
-    from patchctl.cluster.facts import Verb
-    from patchctl.cluster.request import ExpectedEnvironment
+from patchctl.findings.formats import Shown
+from patchctl.report.cluster import applied_output, cluster_output, compared_text, deployment_text
 
 
 def _complete_recipe(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
@@ -127,20 +138,6 @@ def command() -> None:
     """
 
 
-@dataclass(frozen=True)
-class _Look:
-    """The options of both verbs that look."""
-
-    address: str
-    workspace: Path | None
-    profile: str | None
-    recipe: str | None
-    python: str | None
-    nodes: int | None
-    timeout: float
-    output: str
-
-
 @command.command("verify", short_help="Read every byte on every node, and name the odd one.")
 @_options(*_LOOKING, _timeout(600), format_option("patchctl.report.cluster:ClusterOutput"))
 @click.pass_obj
@@ -156,7 +153,7 @@ def verify(app: App, /, **given: Any) -> int:
 
     Exit code 1 when a node differs, is dead or does not answer.
     """
-    return _look(app, "verify", _Look(**given))
+    return _look(app, "verify", **given)
 
 
 @command.command("status", short_help="The same, trusting file times as `git status` does.")
@@ -167,42 +164,45 @@ def status(app: App, /, **given: Any) -> int:
 
     Exit code 1 when a node differs, is dead or does not answer.
     """
-    return _look(app, "status", _Look(**given))
+    return _look(app, "status", **given)
 
 
-def _look(app: App, verb: Verb, options: _Look) -> int:
-    from patchctl.cluster.compare import compare
-    from patchctl.cluster.fanout import NoAnswer, joined
-    from patchctl.cluster.payload import make_payload
-    from patchctl.cluster.request import looking_request, plain_request, wanted_of
-    from patchctl.findings.formats import Shown
-    from patchctl.report.cluster import cluster_output, compared_text
-
-    dist, environment = app.distribution, _environment(app, options.profile, options.recipe)
+def _look(
+    app: App,
+    verb: Verb,
+    *,
+    address: str,
+    workspace: Path | None,
+    profile: str | None,
+    recipe: str | None,
+    python: str | None,
+    nodes: int | None,
+    timeout: float,
+    output: str,
+) -> int:
+    dist, environment = app.distribution, _environment(app, profile, recipe)
     payload = make_payload(dist)
-    wanted = wanted_of(dist, payload, environment, options.nodes)
-    plain = plain_request(verb, dist, options.workspace, _here(), options.timeout)
-    request = looking_request(plain, dist, environment, options.python)
-    progress = app.progress(options.output == "json")
-    with joined(options.address) as cluster:
-        nodes = cluster.nodes()
+    wanted = wanted_of(dist, payload, environment, nodes)
+    plain = plain_request(verb, dist, workspace, _here(), timeout)
+    request = looking_request(plain, dist, environment, python)
+    progress = app.progress(output == "json")
+    with joined(address) as cluster:
+        members = cluster.nodes()
         progress.start(f"cluster {verb}", None)
         try:
-            found = cluster.ask({n: request for n in nodes if n.alive}, cluster.put(payload.data), progress)
+            found = cluster.ask({n: request for n in members if n.alive}, cluster.put(payload.data), progress)
         finally:
             progress.finish()
         version = cluster.version
-    compared = compare({n: found[n] if n.alive else NoAnswer("dead", n.reason) for n in nodes}, wanted)
-    data = cluster_output(compared, options.address, version)
+    compared = compare({n: found[n] if n.alive else NoAnswer("dead", n.reason) for n in members}, wanted)
+    data = cluster_output(compared, address, version)
     shown = Shown(compared.report(), f"cluster.{verb}")
-    print_findings(app, options.output, shown, data, lambda style: compared_text(compared, options.address, style))
+    print_findings(app, output, shown, data, lambda style: compared_text(compared, address, style))
     return DONE if compared.clean else FINDINGS
 
 
 def _environment(app: App, profile: str | None, recipe: str | None) -> ExpectedEnvironment:
     """What an extension says of the recipe, or of all where none is named. Raises WrongUse where nothing knows recipes."""
-    from patchctl.cluster.request import ExpectedEnvironment
-
     for name in (name for other in extension.registered() for name in other.environments):
         found: ExpectedEnvironment = extension.load(name)(app, profile, recipe)
         return found
@@ -214,24 +214,6 @@ def _environment(app: App, profile: str | None, recipe: str | None) -> ExpectedE
 def _here() -> Path:
     """The workspace that this machine would use: for nodes that say nothing of their own."""
     return Path(os.environ.get("PATCHCTL_WORKSPACE") or "workspace")
-
-
-@dataclass(frozen=True)
-class _Apply:
-    """The options of `apply`."""
-
-    address: str
-    profile: str
-    workspace: Path | None
-    sources: Sources
-    nodes: int | None
-    timeout: float
-    without: tuple[str, ...]
-    skip_unavailable: bool
-    skip_unreachable: bool
-    stash: bool
-    dry_run: bool
-    as_json: bool
 
 
 @command.command("apply", short_help="Put a profile's trees on every node, or on none.")
@@ -264,46 +246,44 @@ def apply(app: App, /, **given: Any) -> int:
 
     Exit code: that of `patchctl apply` where all nodes that fail have the same one, else 1.
     """
-    return _apply(app, _Apply(**given))
+    return _apply(app, **given)
 
 
-def _apply(app: App, options: _Apply) -> int:
-    from patchctl.cluster.deploy import deploy
-    from patchctl.cluster.facts import ApplyOptions
-    from patchctl.cluster.fanout import joined
-    from patchctl.cluster.request import Applying, plain_request
-    from patchctl.report.cluster import applied_output, deployment_text
-
-    sources = options.sources
+def _apply(
+    app: App,
+    *,
+    address: str,
+    profile: str,
+    workspace: Path | None,
+    sources: Sources,
+    nodes: int | None,
+    timeout: float,
+    without: tuple[str, ...],
+    skip_unavailable: bool,
+    skip_unreachable: bool,
+    stash: bool,
+    dry_run: bool,
+    as_json: bool,
+) -> int:
     dist, bundle = sources.distribution, sources.bundle
-    chosen = dist.profile(options.profile)
+    chosen = dist.profile(profile)
     remote = ApplyOptions(
         sources.source,
         _mirrors(sources),
         sources.offline,
-        list(options.without),
-        options.skip_unavailable,
-        options.stash,
+        list(without),
+        skip_unavailable,
+        stash,
         bundle.sha256 if bundle else None,
         chosen.release,
     )
-    with joined(options.address) as cluster:
-        plain = replace(
-            plain_request("look", dist, options.workspace, _here(), options.timeout), profile=options.profile
-        )
+    with joined(address) as cluster:
+        plain = replace(plain_request("look", dist, workspace, _here(), timeout), profile=profile)
         sent = bundle.path.read_bytes() if bundle else None
-        ask = Applying(cluster, dist, plain, remote, sent, app.progress(options.as_json))
-        nodes = cluster.nodes()
-        out = deploy(
-            ask, nodes, expected=options.nodes, dry_run=options.dry_run, skip_unreachable=options.skip_unreachable
-        )
-        data = applied_output(out, options.address, cluster.version, options.profile, dry_run=options.dry_run)
-    app.emit(
-        "cluster.apply",
-        data,
-        lambda style: deployment_text(out, options.profile, style, dry_run=options.dry_run),
-        options.as_json,
-    )
+        ask = Applying(cluster, dist, plain, remote, sent, app.progress(as_json))
+        out = deploy(ask, cluster.nodes(), expected=nodes, dry_run=dry_run, skip_unreachable=skip_unreachable)
+        data = applied_output(out, address, cluster.version, profile, dry_run=dry_run)
+    app.emit("cluster.apply", data, lambda style: deployment_text(out, profile, style, dry_run=dry_run), as_json)
     return out.exit_code
 
 

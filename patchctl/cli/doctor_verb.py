@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from patchctl.cli.app import App, complete_profile, release_option
-from patchctl.cli.format_option import format_option, print_findings
+from patchctl.cli.app import App, complete_profile, format_option, print_findings, release_option
 from patchctl.cli.sources import Sources
 from patchctl.errors import BadManifest, WrongUse
 from patchctl.findings.report import Finding, looked_at

@@ -3,21 +3,39 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
-from patchctl.cli.app import App, find_stack, release_option
-from patchctl.cli.format_option import format_option, print_findings
+from patchctl.blame.line_owners import drift_of_workspace
+from patchctl.cli.app import App, find_stack, format_option, print_findings, release_option
+from patchctl.cli.lock_verb import lock_stack
+from patchctl.cli.prove_verb import prove_stack
 from patchctl.cli.sources import Sources, source_options
+from patchctl.drift.drift import Drifting
+from patchctl.drift.saved import Earlier, check_place, plan_of, save_plan
+from patchctl.drift.types import ARRIVES, ReleaseDrift, StackDrift
 from patchctl.errors import DONE, FINDINGS, PatchctlError, SourceUnavailable, WrongUse
-
-if TYPE_CHECKING:
-    from patchctl.drift.types import ReleaseDrift, StackDrift
-    from patchctl.manifest.distribution import Distribution
-    from patchctl.manifest.types import Stack
-    from patchctl.source.types import SourceOptions
+from patchctl.findings.formats import Shown
+from patchctl.findings.report import Report
+from patchctl.manifest.distribution import Distribution
+from patchctl.manifest.types import Stack
+from patchctl.prove.proof_trees import check_provable
+from patchctl.rebase.rebase import copy_distribution, rebase_unattended
+from patchctl.report.drift import (
+    drift_findings,
+    drift_output,
+    drift_text,
+    edited_findings,
+    edited_output,
+    edited_text,
+    exit_code,
+    not_looked_at,
+)
+from patchctl.scratch import scratch
+from patchctl.source.types import SourceOptions
 
 
 @click.command("drift")
@@ -96,14 +114,6 @@ def command(
         if stacks or against or matrix or prove or baseline is not None or plan is not None:
             raise WrongUse("--workspace is for the trees of a workspace alone")
         return _workspace(app, workspace.absolute(), output)
-    from patchctl.cli.prove_verb import check_provable
-    from patchctl.drift.drift import Drifting
-    from patchctl.drift.drift_json import Earlier
-    from patchctl.drift.drift_plan import check_place, plan_of, save_plan
-    from patchctl.findings.formats import Shown
-    from patchctl.findings.report import Report
-    from patchctl.report.drift import drift_findings, drift_output, drift_text, exit_code, not_looked_at
-
     dist = app.distribution
     meant = {f"{s.upstream}/{s.name}": s for name in stacks for s in _meant(dist, name, one=plan is not None)}
     chosen = list(meant.values()) if stacks else [s for s in dist.stacks.values() if dist.of_named_release(s)]
@@ -119,7 +129,11 @@ def command(
     if plan is not None:
         save_plan(plan, plan_of(dist, found))
     if prove:
-        found = [_proven(app, one, sources.options(), as_json=output != "text") for one in found]
+        options, quiet = sources.options(), output != "text"
+        found = [
+            replace(one, releases=tuple(_proven_on(app, one, row, options, as_json=quiet) for row in one.releases))
+            for one in found
+        ]
     news = None if earlier is None else earlier.news(found)
     shown = Shown(Report(drift_findings(found, news), not_looked_at(found)), "drift", dist.root)
     print_findings(app, output, shown, drift_output(found, news), lambda style: drift_text(found, news, style))
@@ -160,27 +174,11 @@ def _named(app: App, against: Sequence[str], chosen: Sequence[Stack], *, matrix:
     return named
 
 
-def _proven(app: App, drift: StackDrift, options: SourceOptions, *, as_json: bool) -> StackDrift:
-    """With what tests say, where something arrives that no record proves."""
-    from dataclasses import replace
-
-    rows = [_proven_on(app, drift, row, options, as_json=as_json) for row in drift.releases]
-    return replace(drift, releases=tuple(rows))
-
-
 def _proven_on(
     app: App, drift: StackDrift, release: ReleaseDrift, options: SourceOptions, *, as_json: bool
 ) -> ReleaseDrift:
-    """What keeps tests from being run is said of every patch, since the rest of the matrix is there."""
-    from dataclasses import replace
-
-    from patchctl.cli.lock_verb import lock_stack
-    from patchctl.cli.prove_verb import prove_stack
-    from patchctl.drift.types import ARRIVES
-    from patchctl.manifest.distribution import Distribution
-    from patchctl.rebase.rebase import copy_distribution, rebase_unattended
-    from patchctl.scratch import scratch
-
+    """With what tests say, where something arrives that no record proves. What keeps tests from being run is said of every patch, since
+    the rest of the matrix is there."""
     arriving = {(drift.upstream, p.feature) for p in release.patches if not p.clean and p.state in ARRIVES}
     wanted = arriving | {(c.upstream, c.feature) for c in release.callers if c.proof is not None}
     if not wanted:
@@ -216,11 +214,6 @@ def _proven_on(
 
 
 def _workspace(app: App, workspace: Path, output: str) -> int:
-    from patchctl.blame.edited import drift_of_workspace
-    from patchctl.findings.formats import Shown
-    from patchctl.findings.report import Report
-    from patchctl.report.drift import edited_findings, edited_output, edited_text
-
     trees = drift_of_workspace(workspace)
     shown = Shown(Report(edited_findings(trees)), "drift", workspace)
     print_findings(app, output, shown, edited_output(trees), lambda style: edited_text(trees, style))

@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Container, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Container, Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
+from patchctl.catalog.evidence import tests_of
+from patchctl.check.distribution import check_orphans
+from patchctl.check.workspace import verify_workspace
 from patchctl.cli.app import App, complete_profile, complete_upstream, find_stack, json_option, release_option
 from patchctl.cli.sources import Sources, source_options
 from patchctl.errors import DONE, FINDINGS, WrongUse
-
-if TYPE_CHECKING:
-    from patchctl.manifest.distribution import Distribution
-    from patchctl.manifest.types import Profile, Stack
-    from patchctl.prove.prove import FeatureOnStack, Runs, Trees, Verdict
-    from patchctl.source.types import SourceOptions
-    from patchctl.terminal.progress import Progress
+from patchctl.manifest.types import Profile, Stack
+from patchctl.prove.proof_trees import Ground, by_profile, check_provable, isolated_profile, profile_of, prove_all
+from patchctl.prove.prove import FeatureOnStack, Runs, Verdict, not_carried, subjects_of
+from patchctl.prove.runs import CACHE, TIMEOUT_S, Bench, cores
+from patchctl.report.proving import prove_output, summary_text, verdict_text
+from patchctl.scratch import scratch
+from patchctl.source.types import SourceOptions
 
 
 @click.command("prove")
@@ -108,12 +108,6 @@ def command(
       patchctl prove sam_proposer --stack vllm-ascend
       patchctl prove --all --trees trees
     """
-    from patchctl.check.tested import check_orphans
-    from patchctl.prove.proof_trees import isolated_profile
-    from patchctl.prove.prove import Runs, subjects_of
-    from patchctl.prove.runs import TIMEOUT_S, cores
-    from patchctl.report.proving import prove_output, summary_text
-
     if bool(features) == everything:
         raise WrongUse("name features, or --all", hint="`patchctl list patches` names them")
     dist = app.distribution
@@ -127,7 +121,7 @@ def command(
     groups = (
         ((isolated_profile(dist, one, profile), [one]) for one in subjects)
         if alone
-        else _by_profile(dist, subjects, profile, folder)
+        else by_profile(dist, subjects, profile, folder)
     )
     how = Runs(
         ("tests", "mutants") if part == "all" else (part,), rerun, not alone, jobs or cores(), timeout or TIMEOUT_S
@@ -149,17 +143,13 @@ def _debug(
     options: SourceOptions,
 ) -> int:
     """Run the tests that `test` selects of one feature, for somebody who watches."""
-    from patchctl.catalog.evidence import tests_of
-    from patchctl.prove.runs import CACHE, Bench
-    from patchctl.scratch import scratch
-
     if len(subjects) != 1:
         raise WrongUse(
             "--debug takes the tests of one feature", hint="name it as FEATURE@UPSTREAM, with --stack if two have it"
         )
     (subject,) = subjects
-    ((made_from, _),) = _by_profile(app.distribution, subjects, profile, folder)
-    with _trees(app.distribution, made_from, folder, options, app.progress(False)) as trees, scratch(CACHE) as cache:
+    ((made_from, _),) = by_profile(app.distribution, subjects, profile, folder)
+    with _ground(app, folder, options, False).trees(made_from) as trees, scratch(CACHE) as cache:
         bench = Bench.of(app.distribution.root, trees.stacks, cache)
         on = trees.base if subject.dropped else trees.patched
         return FINDINGS if bench.debug(tests_of(app.distribution, subject.stack, subject.feature), test, on) else DONE
@@ -171,10 +161,6 @@ def prove_stack(
     """Prove every feature of one stack on trees made for it, and whether upstream meets the need of each that it dropped; or those
     that `only` names, by upstream and feature, of the other stacks of these trees too, and whatever records show. Raises what
     `apply` raises."""
-    from patchctl.prove.proof_trees import profile_of
-    from patchctl.prove.prove import Runs, not_carried, subjects_of
-    from patchctl.prove.runs import cores
-
     dist = app.distribution
     profile = profile_of(dist, stack, None)
     stacks = dist.stacks_of(profile).values() if only is not None else [stack]
@@ -194,92 +180,20 @@ def _prove_all(
     *,
     as_json: bool,
 ) -> list[Verdict]:
-    from patchctl.prove.prove import Prover, on_record
-    from patchctl.prove.runs import CACHE
-    from patchctl.scratch import scratch, sweep
+    def tell(verdict: Verdict) -> None:
+        if not as_json:
+            app.emit("prove", {}, lambda style: verdict_text(verdict, style, str(folder) if folder else None), as_json)
 
-    for prefix in ("patchctl-prove-", "patchctl-proof-", CACHE):  # also where every record holds, and no tree is made
-        sweep(prefix)
-    progress, dist = app.progress(as_json), app.distribution
-    known = how.keep and not how.rerun and folder is None  # trees that somebody names are looked at
-    verdicts: list[Verdict] = []
-    for made_from, some in groups:
-        shown = [on_record(dist, one, how.parts) if known else None for one in some]
-        with ExitStack() as open_:
-            prover = None
-            for subject, verdict in zip(some, shown, strict=True):
-                if verdict is None and prover is None:
-                    trees = open_.enter_context(_trees(dist, made_from, folder, options, progress))
-                    prover = Prover(dist, trees, how, open_.enter_context(scratch(CACHE)))
-                if verdict is None and prover is not None:
-                    progress.start(f"{subject.stack.upstream} {subject.feature}", None)
-                    verdict = prover.prove(subject, progress.note)
-                    progress.finish()
-                assert verdict is not None
-                verdicts.append(verdict)
-                _tell(app, verdict, folder, as_json=as_json)
-    return verdicts
+    ground = _ground(app, folder, options, as_json)
+    return prove_all(ground, groups, how, tell)
 
 
-def check_provable(dist: Distribution) -> None:
-    """Raise WrongUse where there is nothing to run tests with."""
-    from importlib.util import find_spec
-
-    from patchctl.catalog.evidence import keeps_tests
-
-    if not keeps_tests(dist.root):
-        raise WrongUse("no feature of the distribution has a folder tests/", hint="it has its tests elsewhere, or none")
-    if find_spec("pytest") is None:
-        raise WrongUse("pytest is not installed beside patchctl", hint=f"`{sys.executable} -m pip install pytest`")
-
-
-def _by_profile(
-    dist: Distribution, subjects: Sequence[FeatureOnStack], profile: str | None, folder: Path | None
-) -> Iterator[tuple[Profile | None, list[FeatureOnStack]]]:
-    """The subjects that share trees. Those that lie in DIR are of whatever profile they were made from."""
-    from patchctl.prove.proof_trees import profile_of
-
-    if folder is not None and (folder / "patched").exists():
-        yield None, list(subjects)
-        return
-    groups: dict[str, tuple[Profile, list[FeatureOnStack]]] = {}
-    for subject in subjects:
-        found = profile_of(dist, subject.stack, profile)
-        groups.setdefault(repr(found), (found, []))[1].append(subject)
-    if folder is not None and len(groups) > 1:
-        several = [one for one, _ in groups.values()]
-        named = ", ".join(f"{one.name} on {one.release}" if one.release else one.name for one in several)
-        hint = f"take one: {' or '.join(f'`{one.options}`' for one in several)}; or leave --trees out"
-        raise WrongUse(f"these stacks are in {len(groups)} profiles: {named}", hint=hint)
-    yield from groups.values()
-
-
-@contextmanager
-def _trees(
-    dist: Distribution, profile: Profile | None, folder: Path | None, options: SourceOptions, progress: Progress
-) -> Iterator[Trees]:
-    """The trees of the profile: made, where it is not None, in `folder` or in a temporary one."""
-    from patchctl.check.workspace import verify_workspace
-    from patchctl.prove.proof_trees import make_trees, trees_of
-    from patchctl.scratch import scratch
+def _ground(app: App, folder: Path | None, options: SourceOptions, as_json: bool) -> Ground:
+    dist, progress = app.distribution, app.progress(as_json)
 
     def check(workspace: Path) -> list[str]:
         # A stack that no profile names yet is proven too: a record names it.
         found = (e for e in verify_workspace(workspace, dist, progress).errors if e.rule != "other-stack")
         return [f"{error.file}: {error.message}" for error in found]
 
-    with scratch("patchctl-prove-") as temporary:
-        place = (folder or temporary).absolute()
-        if profile is not None:
-            make_trees(dist, profile, place, options, progress)
-        trees = trees_of(dist, place, check)
-        progress.finish()
-        yield trees
-
-
-def _tell(app: App, verdict: Verdict, folder: Path | None, *, as_json: bool) -> None:
-    from patchctl.report.proving import verdict_text
-
-    if not as_json:
-        trees = str(folder) if folder else None
-        app.emit("prove", {}, lambda style: verdict_text(verdict, style, trees), as_json)
+    return Ground(dist, folder, options, progress, check)

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from patchctl.cli.app import App, complete_upstream, find_stack, json_option, release_option
+from patchctl.cli.lock_verb import lock_stack
+from patchctl.cli.prove_verb import prove_stack
 from patchctl.cli.sources import Sources, source_options
+from patchctl.drift.saved import check_plan, read_plan
 from patchctl.errors import DONE, DoesNotApply, PatchctlError, WrongUse
-
-if TYPE_CHECKING:
-    from patchctl.manifest.types import Stack
-    from patchctl.prove.prove import Verdict
-    from patchctl.rebase.finish import RebaseResult
-    from patchctl.rebase.rebase_state import RebaseRun, RebaseState
-    from patchctl.source.types import SourceOptions
+from patchctl.manifest.types import Stack
+from patchctl.prove.proof_trees import check_provable, profile_of
+from patchctl.prove.prove import Verdict
+from patchctl.rebase.finish import RebaseResult, after_proofs, finish, hand_over
+from patchctl.rebase.rebase import abort, accept_resolution, clear_locks, continue_, skip
+from patchctl.rebase.rebase_state import RebaseRun, RebaseState, find_worktree, locked, read_state, write_state
+from patchctl.rebase.start import RebaseRequest, start
+from patchctl.report.stacks import rebase_aborted, rebase_done, rebase_output, rebase_status, rebase_stopped
+from patchctl.source.types import SourceOptions
 
 
 @click.command("rebase")
@@ -53,10 +58,7 @@ if TYPE_CHECKING:
 )
 @click.option("--skip", "action", flag_value="skip", help="Leave the patch out at which it stopped; with --reason.")
 @click.option(
-    "--defer",
-    "action",
-    flag_value="defer",
-    help="Leave it out for now; with --reason, which says what it waits for.",
+    "--defer", "action", flag_value="defer", help="Leave it out for now; with --reason, which says what it waits for."
 )
 @click.option(
     "--abort", "action", flag_value="abort", help="Give it up: the distribution is as before. Resolutions are kept."
@@ -111,14 +113,6 @@ def command(
     --prove makes, 20 somebody has to work, if only to prove it. Else 2 wrong use, 3 no source, 4 a patch needs a person, 5 edits of yours would
     be lost, 6 another run is at it.
     """
-    from dataclasses import replace
-
-    from patchctl.rebase.rebase import clear_locks
-    from patchctl.rebase.rebase_state import RebaseRun, read_state, write_state
-    from patchctl.rebase.rebase_worktree import find_worktree, locked
-    from patchctl.rebase.start import RebaseRequest, start
-    from patchctl.report.stacks import rebase_output, rebase_status
-
     options = sources.options()
     if action is None:
         expected = None
@@ -133,7 +127,7 @@ def command(
         request = RebaseRequest(old, to, through, folder, own, drop_upstreamed, python, expected, prove)
         run, state = start(app.distribution, request, options, app.progress(as_json))
         with locked(run.place.hidden):
-            return _continue(app, run, state, options, as_json)
+            return _continue(app, run, state, as_json)
     if name or to or through or plan:
         raise WrongUse(f"--{action} is for the rebase under way", hint="name no stack; --dir names another work tree")
     place = find_worktree(folder, Path.cwd(), given_up=action == "abort")
@@ -145,46 +139,31 @@ def command(
         return DONE
     with locked(tree):
         clear_locks(run, tree, state)
-        if prove and action != "abort":
+        if action == "abort":
+            aside = abort(run, state)
+            data = rebase_output(run, state, status="aborted", aside=aside)
+            app.emit("rebase", data, lambda style: rebase_aborted(state, run.store(state).folder, aside), as_json)
+            return DONE
+        if prove:
             _check_provable(app, app.distribution.stack(state.upstream, state.old))
             state = write_state(tree, replace(state, prove=True))
-        return _act(app, run, state, action, reason, options, as_json)
+        if action == "continue":
+            state = accept_resolution(run, state)
+        else:
+            state = skip(run, state, reason, "dropped" if action == "skip" else "postponed")
+        return _continue(app, run, state, as_json)
 
 
 def _check_provable(app: App, old: Stack) -> None:
     """Raise WrongUse where the end could prove nothing."""
-    from patchctl.cli.prove_verb import check_provable
-    from patchctl.prove.proof_trees import profile_of
-
     check_provable(app.distribution)
     profile_of(app.distribution, old, None)
-
-
-def _proven(app: App, ended: RebaseResult, options: SourceOptions, as_json: bool) -> RebaseResult:
-    """The end, with the proofs of the new stack run; what keeps them from it is said, since all is written."""
-    from patchctl.cli.prove_verb import prove_stack
-    from patchctl.rebase.finish import after_proofs
-
-    try:
-        verdicts = prove_stack(app, ended.stack, options, as_json=as_json)
-        red = [f"{v.feature} {_fault(v)}: {v.problems[0]}" for v in verdicts if v.problems]
-    except PatchctlError as error:
-        red = [f"nothing could be proven: {error.what}"]
-    return after_proofs(ended, app.distribution, red)
-
-
-def _fault(verdict: Verdict) -> str:
-    if verdict.dropped:
-        return "was dropped, and its tests do not show that upstream meets its need"
-    return "is broken" if verdict.broken else "is not proven"
 
 
 def _planned(
     app: App, file: Path, name: str | None, to: str | None, options: SourceOptions, as_json: bool
 ) -> tuple[str, str, str | None]:
     """Stack, revision and, where git told it, the commit of a plan that still holds."""
-    from patchctl.drift.drift_plan import check_plan, read_plan
-
     if name or to:
         raise WrongUse("--plan says which stack goes where", hint="name neither a stack nor --to beside it")
     plan = read_plan(file)
@@ -196,32 +175,8 @@ def _planned(
     return f"{plan.upstream}/{plan.stack}", plan.release, plan.commit if plan.form == "git" else None
 
 
-def _act(
-    app: App, run: RebaseRun, state: RebaseState, action: str, reason: str | None, options: SourceOptions, as_json: bool
-) -> int:
-    from patchctl.rebase.rebase import abort, accept_resolution, skip
-    from patchctl.report.stacks import rebase_aborted, rebase_output
-
-    if action == "abort":
-        aside = abort(run, state)
-        data = rebase_output(run, state, status="aborted", aside=aside)
-        app.emit("rebase", data, lambda style: rebase_aborted(state, run.store(state).folder, aside), as_json)
-        return DONE
-    if action == "continue":
-        state = accept_resolution(run, state)
-    else:
-        state = skip(run, state, reason, "dropped" if action == "skip" else "postponed")
-    return _continue(app, run, state, options, as_json)
-
-
-def to_next_stop(
-    app: App, run: RebaseRun, state: RebaseState, options: SourceOptions
-) -> tuple[RebaseState, RebaseResult | None, bool]:
+def to_next_stop(app: App, run: RebaseRun, state: RebaseState) -> tuple[RebaseState, RebaseResult | None, bool]:
     """Go on to the next stop, or to the end with the lock; returns the state, the end, and whether a lock was written."""
-    from patchctl.cli.lock_verb import lock_stack
-    from patchctl.rebase.finish import finish, hand_over
-    from patchctl.rebase.rebase import continue_
-
     try:
         state = continue_(run, state)
         if state.stop is not None:
@@ -229,22 +184,35 @@ def to_next_stop(
         ended = finish(run, state)
     finally:
         run.progress.finish()
-    app.__dict__.pop("distribution", None)  # the manifests are other ones now
-    locked = lock_stack(app.distribution, ended.stack, options, run.progress, check=False)
+    app.forget_distribution()
+    locked = lock_stack(app.distribution, ended.stack, run.options, run.progress, check=False)
     hand_over(run)
     return state, ended, locked.written
 
 
-def _continue(app: App, run: RebaseRun, state: RebaseState, options: SourceOptions, as_json: bool) -> int:
-    """To the next stop, or to the end with the lock."""
-    from patchctl.report.stacks import rebase_done, rebase_output, rebase_stopped
-
-    state, ended, locked = to_next_stop(app, run, state, options)
+def _continue(app: App, run: RebaseRun, state: RebaseState, as_json: bool) -> int:
+    """To the next stop, or to the end with the lock and, if wanted, the proofs."""
+    state, ended, locked = to_next_stop(app, run, state)
     if ended is None:
         app.emit("rebase", rebase_output(run, state), lambda style: rebase_stopped(run, state), as_json)
         return DoesNotApply.code
     if state.prove:
-        ended = _proven(app, ended, options, as_json)
+        ended = after_proofs(ended, app.distribution, _red(app, ended.stack, run.options, as_json))
     data = rebase_output(run, state, ended, locked=locked)
     app.emit("rebase", data, lambda style: rebase_done(run, state, ended), as_json)
     return ended.verdict
+
+
+def _red(app: App, stack: Stack, options: SourceOptions, as_json: bool) -> list[str]:
+    """What the proofs of the new stack left red; what keeps them from running is said too, since all is written."""
+    try:
+        verdicts = prove_stack(app, stack, options, as_json=as_json)
+    except PatchctlError as error:
+        return [f"nothing could be proven: {error.what}"]
+    return [f"{v.feature} {_fault(v)}: {v.problems[0]}" for v in verdicts if v.problems]
+
+
+def _fault(verdict: Verdict) -> str:
+    if verdict.dropped:
+        return "was dropped, and its tests do not show that upstream meets its need"
+    return "is broken" if verdict.broken else "is not proven"

@@ -7,12 +7,15 @@ from pathlib import Path
 import click
 
 from patchctl.cli.app import App, json_option, workspace_option
+from patchctl.report.trees import RepairOutput, repair_text
+from patchctl.workspace.apply import writing
+from patchctl.workspace.repair import preview_repair, repair
 
 
 @click.command("repair")
 @workspace_option
 @click.option("--dry-run", is_flag=True, help="Say what is wrong, and write nothing.")
-@json_option("patchctl.report.repair:RepairOutput")
+@json_option("patchctl.report.trees:RepairOutput")
 @click.pass_obj
 def command(app: App, workspace: Path, dry_run: bool, as_json: bool) -> None:
     """Make a clean base of a workspace that was interrupted or damaged, and lose nothing.
@@ -27,10 +30,6 @@ def command(app: App, workspace: Path, dry_run: bool, as_json: bool) -> None:
       patchctl repair --dry-run
       patchctl repair --workspace workspace
     """
-    from patchctl.report.repair import RepairOutput, repair_text
-    from patchctl.workspace.apply import writing
-    from patchctl.workspace.repair import preview_repair, repair
-
     workspace = workspace.absolute()
     with writing(workspace):
         result = preview_repair(workspace) if dry_run else repair(workspace, app.cache_folder)

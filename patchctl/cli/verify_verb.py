@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from patchctl.cli.app import App
-from patchctl.cli.format_option import format_option, print_findings
+from patchctl.cli.app import App, format_option, print_findings
 from patchctl.cli.sources import Sources, source_or_bundle_options
 from patchctl.errors import NotTrusted, WrongUse
 
@@ -54,7 +53,7 @@ if TYPE_CHECKING:
     help="The statement needs a signature (STATEMENT.sig) of a key that FILE allows.",
 )
 @click.option("--quiet", "-q", is_flag=True, help="With text: print findings, and nothing else.")
-@format_option("patchctl.findings.render:VerifyOutput")
+@format_option("patchctl.findings.formats:VerifyOutput")
 @click.pass_obj
 def command(
     app: App,
@@ -90,8 +89,7 @@ def command(
       patchctl verify --workspace workspace
     """
     from patchctl.check.rules import all_rules
-    from patchctl.findings.formats import Shown
-    from patchctl.findings.render import report_text, verify_output
+    from patchctl.findings.formats import Shown, report_text, verify_output
 
     if statement and workspace is None:
         raise WrongUse("--statement is for the trees of a workspace", hint="name it with --workspace DIR")

@@ -141,17 +141,17 @@ def majority(values: Mapping[str, T]) -> T | None:
     return value if 2 * count > len(values) else None
 
 
-def _groups(values: Mapping[str, T]) -> dict[T, tuple[str, ...]]:
+def _groups(rows: Iterable[tuple[str, T]]) -> dict[T, tuple[str, ...]]:
     """Return the nodes with each value, in order."""
     found: dict[T, list[str]] = {}
-    for title, value in values.items():
+    for title, value in rows:
         found.setdefault(value, []).append(title)
     return {value: tuple(titles) for value, titles in found.items()}
 
 
 def _grouped(rule: str, rows: Iterable[tuple[str, str]]) -> Iterator[Finding]:
     """Yield a difference for each message, with its nodes."""
-    for message, nodes in _groups(dict(rows)).items():
+    for message, nodes in _groups(rows).items():
         yield _difference(rule, message, nodes)
 
 
@@ -180,13 +180,13 @@ def _selection(
         profile = _named(wanted.dist, chosen.name, chosen.release)
     elif profile in wanted.dist.variants:
         profile = None  # its nodes are on different releases, none with a majority
-    for value, nodes in _groups(held).items():
+    for value, nodes in _groups(held.items()).items():
         if value != profile:
             other = f"{profile} is {'requested' if wanted.profile else 'on most nodes'}" if profile else "nodes differ"
             yield _difference("other-profile", f"has {value}; {other}", nodes, reference=by)
     without = {t: ", ".join(sorted(f.without)) or "nothing" for t, f in facts.items()}
     most = majority(without)
-    for left, nodes in _groups(without).items():
+    for left, nodes in _groups(without.items()).items():
         if left != most and len(set(without.values())) > 1:
             message = f"leaves {left} out; most nodes leave {most} out" if most else f"leaves {left} out"
             yield _difference("other-profile", message, nodes, reference="majority")
@@ -197,7 +197,7 @@ def _trees(facts: Mapping[str, NodeFacts], profile: Profile | None, dist: Distri
     names = list(profile.stacks) if profile else []
     names += sorted({t.upstream for f in facts.values() for t in f.trees} - set(names))
     lacking = {t: tuple(n for n in names if f.tree(n) is None) for t, f in facts.items()}
-    for some, nodes in _groups({t: n for t, n in lacking.items() if n}).items():
+    for some, nodes in _groups((t, n) for t, n in lacking.items() if n).items():
         yield _difference("tree-differs", f"has no tree of {', '.join(some)}", nodes, upstream=_only(some))
     for upstream in names:
         trees = {title: f.tree(upstream) for title, f in facts.items()}
@@ -243,7 +243,7 @@ def _odd_trees(upstream: str, ids: Mapping[str, str | None], locked: str | None)
     by = "lock" if locked else "majority" if reference else None
     if locked is None and len(set(ids.values())) == 1 and reference is not None:
         return
-    for value, nodes in _groups(ids).items():
+    for value, nodes in _groups(ids.items()).items():
         if value == reference and value is not None:
             continue
         says = {"lock": "the lock has", "majority": "most nodes have"}.get(by or "")
@@ -255,7 +255,7 @@ def _odd_trees(upstream: str, ids: Mapping[str, str | None], locked: str | None)
 def _faults(facts: Mapping[str, NodeFacts]) -> Iterator[Finding]:
     """Yield what the nodes' own checks found, once for all nodes with the same finding."""
     missing = {title: _gone(f) for title, f in facts.items() if len(_gone(f)) > 1}
-    for gone, titles in _groups(missing).items():
+    for gone, titles in _groups(missing.items()).items():
         yield _difference("tree-missing", f"trees are missing: {', '.join(gone)}", titles)
     said: dict[tuple[str, str, str, str, str | None], list[str]] = {}
     for title, f in facts.items():
@@ -267,15 +267,8 @@ def _faults(facts: Mapping[str, NodeFacts]) -> Iterator[Finding]:
         level: Level = "note" if severity == "note" else "error"
         yield _difference(rule, message, tuple(nodes), level, upstream, file, None)
     rows = ((title, text) for title, f in facts.items() for text in f.not_checked)
-    for text, titles in _by_text(rows).items():
+    for text, titles in _groups(rows).items():
         yield _difference("not-checked", text, titles, "note")
-
-
-def _by_text(rows: Iterable[tuple[str, str]]) -> dict[str, tuple[str, ...]]:
-    found: dict[str, list[str]] = {}
-    for title, text in rows:
-        found.setdefault(text, []).append(title)
-    return {text: tuple(titles) for text, titles in found.items()}
 
 
 def _distributions(facts: Mapping[str, NodeFacts], wanted: ClusterExpectation) -> Iterator[Finding]:
@@ -320,7 +313,7 @@ def _versions(name: str, versions: Mapping[str, str | None], wanted: str | None)
     most = majority(fitting) or majority(versions)
     if fitting and most not in fitting.values():
         most = None
-    for value, nodes in _groups(versions).items():
+    for value, nodes in _groups(versions.items()).items():
         if value != most:
             other = f"; {most} on the others" if most else ""
             by = "profile" if fitting and most else "majority" if most else None
@@ -343,7 +336,7 @@ def _environment(facts: Mapping[str, NodeFacts], wanted: ClusterExpectation) -> 
         reference = says if says is not None else majority(values)
         by = "recipe" if says is not None else "majority"
         level: Level = "note" if name == "PYTHONPATH" else "error"
-        for value, nodes in _groups(values).items():
+        for value, nodes in _groups(values.items()).items():
             if value == reference and (value is not None or 2 * len(nodes) > len(values)):
                 continue
             is_now = f"{name} is {value!r}" if value is not None else f"{name} is not set"
@@ -369,10 +362,7 @@ def _imports(facts: Mapping[str, NodeFacts]) -> Iterator[Finding]:
                 packages.setdefault((seen.upstream, seen.package), {})[seen.view] = seen
         split = {key: views for key, views in packages.items() if _differ(views, f.workspace)}
         apart[title] = tuple(
-            (
-                upstream,
-                f"{package} {_place(views[WORKER], f.workspace)}, spawned {_place(views[SPAWNED], f.workspace)}",
-            )
+            (upstream, f"{package} {_place(views[WORKER], f.workspace)}, spawned {_place(views[SPAWNED], f.workspace)}")
             for (upstream, package), views in split.items()
         )
         elsewhere[title] = tuple(
@@ -385,7 +375,7 @@ def _imports(facts: Mapping[str, NodeFacts]) -> Iterator[Finding]:
         for title, f in facts.items()
         for view, error in f.unseen.items()
     )
-    for what, nodes in _by_text(unseen).items():
+    for what, nodes in _groups(unseen).items():
         yield _difference("views-differ", what, nodes)
     yield from _listed("imports-elsewhere", "imports do not come from the workspace's trees: ", elsewhere)
     yield from _listed("views-differ", "a worker and its spawned processes import different packages: ", apart)
@@ -407,7 +397,7 @@ def _found(package: str, views: Mapping[str, SeenPackage], workspace: str) -> st
 
 
 def _listed(rule: str, head: str, rows: Mapping[str, tuple[tuple[str, str], ...]]) -> Iterator[Finding]:
-    for found, nodes in _groups({t: r for t, r in rows.items() if r}).items():
+    for found, nodes in _groups((t, r) for t, r in rows.items() if r).items():
         names = list(dict.fromkeys(upstream for upstream, _ in found))
         yield _difference(rule, head + "; ".join(text for _, text in found), nodes, upstream=_only(names))
 

@@ -1,4 +1,4 @@
-"""Fetches a distribution at one commit into the user's data folder and makes it the default.
+"""Fetches a distribution at one commit into the user's data folder and makes it the default; and finds the commit of one.
 
 patchctl.manifest.default_roots has the layout, and finds what was chosen. A fetched distribution is complete and never changes:
 its commit is its name, every object was verified against it, and choosing it again asks nobody.
@@ -17,9 +17,21 @@ from patchctl.atomic import make_folder, new_folder, replace_file
 from patchctl.errors import PatchctlError, SourceMismatch, SourceUnavailable, Tried, WrongUse
 from patchctl.git.catfile import ObjectReader
 from patchctl.git.fetch import fetch_commit, list_refs, proven_tree
+from patchctl.git.history import head_commit
 from patchctl.git.objects import EXECUTABLE, GITLINK, SYMLINK
 from patchctl.git.run import GitFailed
-from patchctl.manifest.default_roots import MARKER, SCHEMA, Used, data_folder, files_of, place_of, used
+from patchctl.manifest.default_roots import (
+    MARKER,
+    SCHEMA,
+    Used,
+    data_folder,
+    files_of,
+    installed_commit,
+    own_root,
+    place_of,
+    used,
+    used_at,
+)
 from patchctl.manifest.distribution import Distribution
 from patchctl.os_errors import as_user_error
 from patchctl.patch.names import path_text, why_refused
@@ -28,6 +40,15 @@ from patchctl.source.git_form import said_by_git, why_skipped
 from patchctl.source.places import SourcePlace, parse_place
 from patchctl.terminal.progress import Progress
 from patchctl.terminal.text import one_line
+
+
+def commit_of(root: Path) -> str | None:
+    """Return the commit of the distribution at `root`, or None if it is in no repository."""
+    there = used_at(root)
+    if there is not None:
+        return there.commit
+    return installed_commit() if root == own_root() else head_commit(root)
+
 
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _SHORT = re.compile(r"[0-9a-f]{7,40}")

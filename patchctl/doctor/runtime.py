@@ -20,7 +20,7 @@ from patchctl.manifest.types import Profile, Requirement
 from patchctl.terminal.text import one_line
 
 if TYPE_CHECKING:
-    from patchctl.requirements.package_differences import PackageDifference
+    from patchctl.requirements.interpreter import PackageDifference
 
 TORCH_PYTHON = "PATCHCTL_TORCH_PYTHON"
 _TIMEOUT_SECONDS = 60

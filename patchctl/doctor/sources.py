@@ -40,7 +40,7 @@ def check_sources(
 
 
 def _look(upstream: Upstream, stack: Stack, options: SourceOptions) -> _Look:
-    from patchctl.source.cached import cached_git, cached_sdist
+    from patchctl.source.cache import cached_git, cached_sdist
 
     cached = []
     if cached_git(stack.upstream, stack.pin, options.cache) is not None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
 from functools import cache
@@ -19,10 +19,8 @@ from typing import TypeVar
 
 from patchctl.atomic import make_folder, replace_file
 from patchctl.catalog.evidence import Evidence
-from patchctl.drift.api_diff import ApiChange, PatchedSource, changed_names, written_lines
-from patchctl.drift.api_index import Reader
-from patchctl.drift.file_drift import FileJudge, renamed
-from patchctl.drift.lost_hunks import known_of, with_commits
+from patchctl.drift.api_diff import ApiChange, PatchedSource, Reader, changed_names, written_lines
+from patchctl.drift.file_drift import FileJudge, known_of, renamed, with_commits
 from patchctl.drift.types import (
     ARRIVES,
     CONFLICT,
@@ -37,13 +35,12 @@ from patchctl.drift.types import (
     PatchDrift,
     ReleaseDrift,
     StackDrift,
-    caller_from_json,
-    patch_from_json,
 )
 from patchctl.errors import DoesNotApply, PatchctlError, SourceUnavailable
 from patchctl.git.catfile import ObjectReader
 from patchctl.manifest.distribution import Distribution
 from patchctl.manifest.lock import LockedForm, read_lock
+from patchctl.manifest.typeinfo import BadRecord, parse
 from patchctl.manifest.types import Stack, Upstream
 from patchctl.patch.hunks import apply_change
 from patchctl.patch.names import path_text
@@ -186,7 +183,7 @@ class Drifting:
             return []
         sources = [[c.patch.shown, c.patch.digest, [s.path for s in c.sources]] for c in callers]
         cache = _Cache(self.options.cache, ["callers", sorted(tops), sources, stack.base.tree, release.tree])
-        found = cache.recall(caller_from_json)
+        found = cache.recall(list[CallerDrift])
         if found is None:
             with ObjectReader(release.repo) as reader:
                 found = list(_calls_in(callers, tops, stack.tree.text, RevisionTree(reader, release.tree).text))
@@ -198,7 +195,7 @@ class Drifting:
         history = walked if release.history else []
         parts = [digests, stack.base.commit, release.tree, release.form, history]
         cache = _Cache(self.options.cache, parts)
-        found = cache.recall(patch_from_json)
+        found = cache.recall(list[PatchDrift])
         if found is None:
             with ObjectReader(release.repo) as reader:
                 tree = RevisionTree(reader, release.tree)
@@ -358,11 +355,10 @@ class _Cache:
         self.key = hashlib.sha256(json.dumps([ENGINE, *parts]).encode()).hexdigest()
         self._file = root / "drift" / "verdicts" / self.key[:2] / f"{self.key[2:]}.json"
 
-    def recall(self, read: Callable[[Mapping[str, object]], _Row]) -> list[_Row] | None:
-        try:
-            return [read(row) for row in json.loads(self._file.read_bytes())]
-        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
-            return None
+    def recall(self, kind: type[list[_Row]]) -> list[_Row] | None:
+        with contextlib.suppress(OSError, BadRecord):
+            return parse(kind, self._file.read_bytes())
+        return None
 
     def keep(self, found: Iterable[PatchDrift | CallerDrift]) -> None:
         """Store the verdicts. If the cache cannot be written, the next run computes them again."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -104,8 +103,7 @@ class ReleaseDrift:
     commit: Annotated[str, Doc("commit of the release; created by patchctl for form `sdist`")]
     patches: Annotated[tuple[PatchDrift, ...], Doc("patches, in stack order")]
     callers: Annotated[
-        tuple[CallerDrift, ...],
-        Doc("patches of other upstreams that use changed names of this one"),
+        tuple[CallerDrift, ...], Doc("patches of other upstreams that use changed names of this one")
     ] = ()
 
 
@@ -118,22 +116,5 @@ class StackDrift:
     releases: Annotated[tuple[ReleaseDrift, ...], Doc("releases, in the order walked")]
     unseen: Annotated[tuple[str, ...], Doc("stacks whose calls were not checked, as `UPSTREAM/STACK: why`")] = ()
     unavailable: Annotated[
-        tuple[Tried, ...],
-        Doc("sources tried for the stack's own base, if none has it; nothing was checked then"),
+        tuple[Tried, ...], Doc("sources tried for the stack's own base, if none has it; nothing was checked then")
     ] = ()
-
-
-def patch_from_json(data: Mapping[str, object]) -> PatchDrift:
-    """Return a patch from the output of `asdict`. Raises KeyError, TypeError and others for malformed data."""
-    rows = data["files"]
-    names = data["names"]
-    assert isinstance(rows, list) and isinstance(names, list)
-    files = tuple(FileDrift(**{**r, "hunks": tuple(HunkDrift(**h) for h in r["hunks"])}) for r in rows)
-    return PatchDrift(**{**data, "files": files, "names": tuple(ApiChange(**n) for n in names)})  # type: ignore[arg-type]
-
-
-def caller_from_json(data: Mapping[str, object]) -> CallerDrift:
-    """Like `patch_from_json`, for a caller."""
-    names = data["names"]
-    assert isinstance(names, list)
-    return CallerDrift(**{**data, "names": tuple(ApiChange(**n) for n in names)})  # type: ignore[arg-type]

@@ -15,10 +15,9 @@ from types import TracebackType
 from typing import IO, NamedTuple
 
 from patchctl.errors import BrokenRepository, GitKilled, PatchctlError, SourceMismatch
-from patchctl.git.isolated_config import without_settings
 from patchctl.git.objects import FOLDER, GITLINK, Files, TreeEntry, object_id, split_tree
 from patchctl.git.packread import PackReader
-from patchctl.git.run import git_environment, git_executable
+from patchctl.git.run import git_environment, git_executable, without_settings
 
 # Every tree object that this process has verified. An id never changes its content, and a run walks nearly the same
 # trees four times: base, tip, on disk, target.

@@ -1,4 +1,4 @@
-"""The commits of an `edit` tree, each verified by its id: a git killed halfway must not shorten a message.
+"""Queries on a repository: its names for commits, the commits of a range, and git's three-way merge of one file.
 
 The only module that imports GitPython, late, since that costs 0.1 s. GitPython parses a commit's author and date here
 and runs no git.
@@ -8,13 +8,87 @@ from __future__ import annotations
 
 import codecs
 import os
+import re
+import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from patchctl.errors import WrongUse
+from patchctl.errors import PatchctlError, WrongUse
 from patchctl.git.catfile import ObjectReader
-from patchctl.git.run import git_executable
+from patchctl.git.run import GitFailed, git_executable, run_git, scratch_folder
 from patchctl.git.worktree import WorkTree
+
+_ID = re.compile(r"[0-9a-f]{40}")
+_PREFIXES = ("refs/tags/", "refs/heads/", "refs/remotes/")
+
+
+def git_dir(folder: Path) -> Path:
+    """Return the git directory of a repository, bare or with a work tree."""
+    return folder / ".git" if (folder / ".git").is_dir() else folder
+
+
+def refs_of(repo: Path) -> dict[str, str]:
+    """Return the commit of every tag and branch by short name. Tags win over branches of the same name."""
+    form = "--format=%(refname) %(objecttype) %(objectname) %(*objectname)"
+    out = run_git(["for-each-ref", form, *_PREFIXES], repo=repo, config=trusting(repo)).decode("utf-8", "replace")
+    rows = [line.split(" ") for line in out.splitlines()]
+    found: dict[str, str] = {}
+    for prefix in _PREFIXES:
+        for name, kind, own, target in rows:
+            oid = target if kind == "tag" else own
+            if name.startswith(prefix) and _ID.fullmatch(oid):
+                short = name[len(prefix) :].partition("/")[2] if prefix == "refs/remotes/" else name[len(prefix) :]
+                found.setdefault(short, oid)
+    return found
+
+
+def has_commit(repo: Path, commit: str) -> bool:
+    """Whether a repository has this commit."""
+    try:
+        return run_git(["cat-file", "-t", commit], repo=repo, config=trusting(repo)).strip() == b"commit"
+    except GitFailed:
+        return False
+
+
+def head_commit(folder: Path) -> str | None:
+    """Return the commit that a work tree has checked out; None outside one, or if git is missing or refuses."""
+    if not (folder / ".git").exists():
+        return None
+    try:
+        out = run_git(
+            ["rev-parse", "--verify", "--quiet", "HEAD^{commit}"], cwd=folder, config=trusting(folder / ".git")
+        )
+    except PatchctlError:
+        return None
+    return out.decode("ascii", "replace").strip()
+
+
+def descends(repo: Path, commit: str, ancestor: str) -> bool:
+    """Whether `ancestor` is in the commit's history; False if the repository lacks either."""
+    try:
+        run_git(["merge-base", "--is-ancestor", ancestor, commit], repo=repo, config=trusting(repo))
+    except GitFailed:
+        return False
+    return True
+
+
+def commits_touching(repo: Path, old: str, new: str, paths: Sequence[bytes]) -> dict[bytes, list[str]]:
+    """Return the commits in `new` but not in `old`, oldest first, by each of `paths` that they change."""
+    what = ["log", "--reverse", "--topo-order", "--no-renames", "--name-only", "-z", "--format=%x01%H"]
+    names = [os.fsdecode(path) for path in paths]
+    out = run_git([*what, new, f"^{old}", "--", *names], repo=repo, config=trusting(repo))
+    found: dict[bytes, list[str]] = {}
+    for part in out.split(b"\x01")[1:]:
+        head, *touched = [name for name in part.replace(b"\n", b"\0").split(b"\0") if name]
+        for name in touched:
+            found.setdefault(name, []).append(head.decode("ascii"))
+    return found
+
+
+def trusting(repo: Path) -> tuple[tuple[str, str], ...]:
+    """Return the setting that lets git read a repository of another user, bare or with a work tree."""
+    return (("safe.directory", str(repo)), ("safe.directory", str(repo.parent)))
 
 
 @dataclass(frozen=True)
@@ -74,3 +148,22 @@ def _info(oid: str, data: bytes) -> CommitInfo:
     date = f"{seconds} {altz_to_utctz_str(offset)}"
     text = message.decode(encoding, "replace")
     return CommitInfo(oid, one[b"tree"].decode("ascii"), parents, author.name, author.email, date, text)
+
+
+# `git merge-file` exits with the number of conflicts, at most 127, or with 255 on errors.
+_MOST_CONFLICTS = 127
+_BINARY = "Cannot merge binary files"
+
+
+def merge_file(base: bytes, ours: bytes, theirs: bytes) -> bytes | None:
+    """Apply the change from `base` to `theirs` to `ours`, as `git merge-file` does. None if that fails to merge."""
+    with tempfile.TemporaryDirectory(dir=scratch_folder()) as folder:
+        names = [os.path.join(folder, name) for name in ("ours", "base", "theirs")]
+        for name, data in zip(names, (ours, base, theirs), strict=True):
+            Path(name).write_bytes(data)
+        try:
+            return run_git(["merge-file", "-p", "-q", *names])
+        except GitFailed as failure:
+            if failure.status <= _MOST_CONFLICTS or _BINARY in failure.stderr:
+                return None
+            raise

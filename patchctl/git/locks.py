@@ -1,8 +1,9 @@
-"""Locks of git in a tree's repository. Only our own are ever removed, and they can be told apart exactly.
+"""What another git is at in a tree's repository: its locks, and a rebase, a merge, ... that the user must finish first.
 
-A file that git locks (index, HEAD, packed-refs) is first written in full to a file of ours. The lock is then created
-as a hard link to it, which must not exist yet, and renamed into place, as git does. A lock left by a killed run is
-therefore known by its inode. All other locks that we take have names of our own.
+Only our own locks are ever removed, and they can be told apart exactly. A file that git locks (index, HEAD, packed-refs)
+is first written in full to a file of ours. The lock is then created as a hard link to it, which must not exist yet, and
+renamed into place, as git does. A lock left by a killed run is therefore known by its inode. All other locks that we
+take have names of our own.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import errno
 import os
 import time
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from patchctl.atomic import make_folder, make_like, sync_folder
@@ -152,3 +154,54 @@ def held(locks: Iterable[Path]) -> LocalEdits:
     return LocalEdits(
         "git is running in a tree, or was killed and left its lock behind", [str(p) for p in locks], hint=hint
     )
+
+
+# Files in the git directory that mark an operation in progress.
+IN_PROGRESS = (
+    "rebase-merge",
+    "rebase-apply",
+    "MERGE_HEAD",
+    "CHERRY_PICK_HEAD",
+    "REVERT_HEAD",
+    "sequencer",
+    "BISECT_LOG",
+)
+
+
+@dataclass(frozen=True)
+class Operation:
+    """An operation: its `name` for messages, the commands that end it (`way_out`) and the file that marks it."""
+
+    name: str
+    way_out: str
+    mark: Path
+
+
+def find_operation(git_dir: Path) -> Operation | None:
+    """Return the operation in progress, outermost first: a rebase stops inside its own cherry-picks."""
+    for mark, verb in (
+        ("rebase-merge", "rebase"),
+        ("rebase-apply", "am" if (git_dir / "rebase-apply" / "applying").exists() else "rebase"),
+        ("MERGE_HEAD", "merge"),
+        ("CHERRY_PICK_HEAD", "cherry-pick"),
+        ("REVERT_HEAD", "revert"),
+        ("sequencer", _sequence(git_dir)),
+    ):
+        if (git_dir / mark).exists():
+            return Operation(f"a {verb}" if verb != "am" else "an am", _commands(verb), git_dir / mark)
+    if (git_dir / "BISECT_LOG").exists():
+        return Operation("a bisect", "`git bisect reset`", git_dir / "BISECT_LOG")
+    return None
+
+
+def _commands(verb: str) -> str:
+    return f"`git {verb} --continue`, or `git {verb} --abort`"
+
+
+def _sequence(git_dir: Path) -> str:
+    """Return which verb the sequencer's todo list belongs to: between two steps there is no other mark."""
+    try:
+        first = (git_dir / "sequencer" / "todo").read_bytes()
+    except OSError:
+        return "cherry-pick"
+    return "revert" if first.startswith(b"revert") else "cherry-pick"

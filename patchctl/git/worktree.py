@@ -18,11 +18,18 @@ from typing import NamedTuple
 from patchctl.atomic import replace_file
 from patchctl.errors import Where
 from patchctl.git.index import IndexChange, NotPlain, changed, has_marks, made_anew
-from patchctl.git.isolated_config import ATTRIBUTES, common_folder, without_settings
 from patchctl.git.locks import OWN, SNAPSHOT, STASH, place_new, put_in_place
-from patchctl.git.packfiles import bring_pack
+from patchctl.git.pack import bring_pack
 from patchctl.git.packread import holds
-from patchctl.git.run import GitFailed, GitRefused, git_environment, run_git
+from patchctl.git.run import (
+    ATTRIBUTES,
+    GitFailed,
+    GitRefused,
+    common_folder,
+    git_environment,
+    run_git,
+    without_settings,
+)
 
 # Leftovers of killed runs in objects/pack; the second pattern is an earlier version's.
 UNFINISHED_PACKS = (".pack-*.new", ".tmp-pack-*")

@@ -1,16 +1,219 @@
-"""Compares a folder with a known tree: which files are the pin's, which are patched, and which are neither."""
+"""Compares a folder with a known tree: which files are the pin's, which are patched, and which are neither.
+
+The folder is listed once, and files are read on demand: symbolic links are never followed, and only regular files are
+opened, since a FIFO would block.
+
+If a file does not have all that the lock records, it is searched for those of the stack's patches that it has. The lock
+has a file's blob after each patch of the full stack, but profiles leave patches out. So patches are reverted
+from the file, in every combination, until the pin's blob is left. Hunks are searched for, which is not fuzz here: the
+final blob id proves that every line was right.
+"""
 
 from __future__ import annotations
 
+import os
 import re
+import stat
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
+from itertools import islice
+from pathlib import Path
 from typing import Annotated
 
 from patchctl.doc import Doc
+from patchctl.errors import PatchctlError
 from patchctl.git.objects import EXECUTABLE, REGULAR, SYMLINK, object_id
-from patchctl.identify.known import KnownTree
-from patchctl.identify.scan import BUILD_OUTPUTS, FileContent, Folder
-from patchctl.identify.selection import applied_patches
+from patchctl.identify.lists import KnownTree, show
+from patchctl.manifest.lock import LockedPatch
+from patchctl.patch.hunks import split_lines
+from patchctl.patch.parse import Hunk
+from patchctl.stack.patches import load_patch
+
+# Not part of source trees; those that could be (`build`, `venv`) are scanned if a known tree has the name.
+_PASSED_BY = frozenset(
+    b".git .hg .svn .venv .tox .nox .eggs .mypy_cache .pytest_cache .ruff_cache .hypothesis .patchctl"
+    b" __pycache__ node_modules venv build dist".split()
+)
+_PASSED_BY_ENDS = (b".egg-info", b".dist-info")
+BUILD_OUTPUTS = (b".so", b".pyd", b".dylib", b".dll", b".o", b".a", b".pyc", b".pyo", b".egg-link")
+_LARGEST = 1 << 28
+
+
+@dataclass(frozen=True)
+class FileContent:
+    """A file's blob id and mode. `lf_id` is its id with LF line ends, None if it has no CRLF."""
+
+    id: str
+    mode: int
+    lf_id: str | None = None
+
+
+@dataclass
+class Folder:
+    """The names below a folder. `files` maps a path (bytes, '/') to its mode; 0 for types that git does not store.
+
+    `is_site_packages`: there is a .dist-info, so files beside the packages can belong to anyone.
+    """
+
+    path: Path
+    files: dict[bytes, int] = field(default_factory=dict)
+    passed_by: int = 0
+    is_site_packages: bool = False
+    unreadable: list[bytes] = field(default_factory=list)
+    _contents: dict[bytes, FileContent | str] = field(default_factory=dict)
+
+    def content(self, path: bytes) -> FileContent | str:
+        """Return the content of the file at `path`, read once, or why it cannot be read."""
+        if path not in self._contents:
+            self._contents[path] = self._read(path)
+        return self._contents[path]
+
+    def data(self, path: bytes) -> bytes:
+        """Return the bytes of a regular file. Raises OSError."""
+        return _regular_bytes(self._full(path))
+
+    def _full(self, path: bytes) -> bytes:
+        return os.fsencode(self.path) + b"/" + path
+
+    def _read(self, path: bytes) -> FileContent | str:
+        mode = self.files[path]
+        try:
+            if mode == SYMLINK:
+                return FileContent(object_id("blob", os.readlink(self._full(path))), mode)
+            if mode == 0:
+                return "is no regular file"
+            data = _regular_bytes(self._full(path))
+        except OSError as error:
+            return f"cannot be read: {error.strerror or error}"
+        lf_id = object_id("blob", data.replace(b"\r\n", b"\n")) if b"\r\n" in data else None
+        return FileContent(object_id("blob", data), mode, lf_id)
+
+
+def _regular_bytes(full: bytes) -> bytes:
+    """Read a regular file, checked again after opening, since it may have been replaced."""
+    flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+    with open(os.open(full, flags), "rb") as source:
+        status = os.fstat(source.fileno())
+        if not stat.S_ISREG(status.st_mode):
+            raise OSError(0, "it is no regular file")
+        if status.st_size > _LARGEST:
+            raise OSError(0, f"it is larger than {_LARGEST >> 20} MiB")
+        return source.read()
+
+
+def scan(path: Path, known_folders: Collection[bytes], submodules: Collection[bytes]) -> Folder:
+    """List a folder, names and modes only.
+
+    `known_folders` are folder names in known trees; `submodules` are paths of submodules, whose content is not the
+    tree's.
+    """
+    found = Folder(path)
+    skipped = _PASSED_BY - {*known_folders}
+    pending = [b""]
+    while pending:
+        prefix = pending.pop()
+        try:
+            with os.scandir(os.fsencode(path) + b"/" + prefix) as entries:
+                listed = sorted(entries, key=lambda e: e.name)
+        except OSError:
+            found.unreadable.append(prefix.rstrip(b"/") or b".")
+            continue
+        for entry in listed:
+            name = prefix + entry.name
+            if entry.is_dir(follow_symlinks=False):
+                if _is_passed_by(entry, skipped) or name in submodules:
+                    found.passed_by += 1
+                    found.is_site_packages |= not prefix and name.endswith(b".dist-info")
+                else:
+                    pending.append(name + b"/")
+            else:
+                found.files[name] = _mode(entry)
+    return found
+
+
+def _is_passed_by(entry: os.DirEntry[bytes], skipped: Collection[bytes]) -> bool:
+    if entry.name in skipped or entry.name.endswith(_PASSED_BY_ENDS):
+        return True
+    return os.path.lexists(os.path.join(entry.path, b"pyvenv.cfg"))
+
+
+def _mode(entry: os.DirEntry[bytes]) -> int:
+    try:
+        mode = entry.stat(follow_symlinks=False).st_mode
+    except OSError:
+        return 0
+    if stat.S_ISLNK(mode):
+        return SYMLINK
+    if not stat.S_ISREG(mode):
+        return 0
+    return EXECUTABLE if mode & 0o100 else REGULAR
+
+
+# At most this many combinations. The first is nearly always right; for unrelated files the work would double with
+# each patch. Nine of verl's patches touch megatron_workers.py.
+_MOST_WAYS = 256
+
+
+def applied_patches(known: KnownTree, path: bytes, data: bytes) -> frozenset[int] | None:
+    """Return the patches whose removal gives the pin's file, by number; None if no combination does."""
+    entry = known.files.get(path)
+    numbers = known.touched.get(path, ())
+    if entry is None or not numbers:
+        return None
+    hunks = {n: _hunks(known, known.patches[n], path) for n in numbers}
+    for lines, chosen in islice(_ways(split_lines(data), numbers, hunks), _MOST_WAYS):
+        if object_id("blob", b"".join(lines)) == entry.id:
+            return frozenset(chosen)
+    return None
+
+
+def _ways(
+    lines: list[bytes], numbers: Sequence[int], hunks: Mapping[int, list[Hunk] | None]
+) -> Iterator[tuple[list[bytes], tuple[int, ...]]]:
+    """Yield the file without some patches, and which; starting with all that can be reverted removed."""
+    if not numbers:
+        yield lines, ()
+        return
+    *earlier, last = numbers
+    without = _without(lines, hunks[last])
+    if without is not None:
+        for left, chosen in _ways(without, earlier, hunks):
+            yield left, (*chosen, last)
+    yield from _ways(lines, earlier, hunks)
+
+
+def _without(lines: list[bytes], hunks: list[Hunk] | None) -> list[bytes] | None:
+    """Revert hunks, each at the match of its new lines nearest to its recorded place; None if that fails."""
+    if hunks is None:
+        return None
+    out = list(lines)
+    for hunk in reversed(hunks):
+        size = len(hunk.new)
+        places = [i for i in range(len(out) - size + 1) if out[i : i + size] == hunk.new]
+        if not places or not size:
+            return None
+        at = min(places, key=lambda i: abs(i + 1 - hunk.new_start))
+        out[at : at + size] = hunk.old
+    return out
+
+
+def _hunks(known: KnownTree, locked: LockedPatch, path: bytes) -> list[Hunk] | None:
+    """Return a patch's hunks for one file; None if it changes it otherwise, or is not the locked patch."""
+    file = known.patch_files.get(locked.file)
+    return _changes(file, locked.digest).get(path) if file is not None else None
+
+
+@cache
+def _changes(file: Path, digest: str) -> dict[bytes, list[Hunk]]:
+    try:
+        patch = load_patch(file, file.parent)
+    except PatchctlError:
+        return {}
+    if patch.digest != digest:
+        return {}
+    return {c.path: c.hunks for c in patch.patch.changes if c.kind == "modify" and c.binary is None}
+
 
 EMPTY = object_id("blob", b"")
 # Fewer files prove nothing: many projects share a licence and an ignore file.
@@ -220,8 +423,3 @@ def form_of(result: Comparison, folder: Folder) -> str:
 def is_build_output(name: bytes) -> bool:
     """Whether compilers, interpreters or packaging tools write files of this name."""
     return name.endswith(BUILD_OUTPUTS) or _WRITTEN_MODULE.search(name) is not None
-
-
-def show(path: bytes) -> str:
-    """Return a path as text, whatever its bytes."""
-    return path.decode("utf-8", "backslashreplace")

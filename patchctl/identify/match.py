@@ -15,15 +15,15 @@ from patchctl.doc import Doc
 from patchctl.identify.comparison import (
     Comparison,
     FileDifference,
+    Folder,
     PatchFound,
     compare,
     form_of,
     is_build_output,
     patches_found,
-    show,
+    scan,
 )
-from patchctl.identify.known import KnownTree
-from patchctl.identify.scan import Folder, scan
+from patchctl.identify.lists import KnownTree, show
 
 # A folder with two common names fits several places; compare with at most this many.
 _PLACES = 4
@@ -66,8 +66,7 @@ class Identification:
 
     folder: Annotated[str, Doc("inspected folder")]
     trees: Annotated[
-        tuple[Identified, ...],
-        Doc("pins found, the one with the most files first; empty if no known pin matches"),
+        tuple[Identified, ...], Doc("pins found, the one with the most files first; empty if no known pin matches")
     ]
     others: Annotated[int, Doc("number of files that belong to no pin")]
     build_outputs: Annotated[int, Doc("number of those that are build outputs: .so, .pyc and the like")]

@@ -10,8 +10,7 @@ from patchctl.doc import Doc
 from patchctl.errors import PatchctlError, WrongUse
 from patchctl.git.objects import Files
 from patchctl.identify.lists import read_tree_list
-from patchctl.importing.changes import Foreign
-from patchctl.importing.sections import Section
+from patchctl.importing.changes import Foreign, Section
 from patchctl.importing.types import Options
 from patchctl.manifest.diagnostics import quoted
 from patchctl.manifest.distribution import Distribution

@@ -14,16 +14,15 @@ from patchctl.errors import PatchctlError, SourceUnavailable
 from patchctl.git.catfile import ObjectReader
 from patchctl.git.history import CommitInfo
 from patchctl.git.objects import Files, TreeBuilder
-from patchctl.git.packfiles import bring_pack
+from patchctl.git.pack import bring_pack
 from patchctl.git.worktree import create_git_dir
 from patchctl.importing.bases import NoBase, PinFiles, Target, describe, find_target
 from patchctl.importing.changes import Foreign, read_diff
 from patchctl.importing.collect import collect, in_order
-from patchctl.importing.header_template import MARKER, own_header
 from patchctl.importing.mails import check_words, read_mail
 from patchctl.importing.match_base import BaseMatch, Matched, match_all
 from patchctl.importing.types import ImportFault, ImportRefused, Left, Mail, Message, Notebook, Options
-from patchctl.importing.writing import staged, sweep_dead, write
+from patchctl.importing.writing import MARKER, own_header, staged, sweep_dead, write
 from patchctl.manifest.distribution import Distribution
 from patchctl.manifest.series import place_of
 from patchctl.manifest.types import Stack
@@ -162,7 +161,7 @@ def _lines(foreign: Foreign) -> list[bytes]:
 
 def _pin_reader(dist: Distribution, places: SourceOptions, progress: Progress) -> PinFiles:
     def read(stack: Stack) -> Files:
-        base = obtain(stack.upstream, dist.upstream(stack.upstream), stack, places, progress)
+        base = obtain(dist.upstream(stack.upstream), stack, places, progress)
         with ObjectReader(base.repo) as reader:
             return reader.files(base.tree)
 
@@ -181,11 +180,11 @@ def _matched(
     """Apply the series to the stack. If the series reads a file that the sdist lacks, git is tried as well."""
     stack = target.stack
     upstream = dist.upstream(stack.upstream)
-    base = obtain(stack.upstream, upstream, stack, places, progress)
+    base = obtain(upstream, stack, places, progress)
     ground, match, matched = _laid(dist, stack, base, series, options, places, scratch / "first.git")
     if match.lacking and base.form == "sdist" and places.source == "auto":
         try:
-            base = obtain_form("git", stack.upstream, upstream, stack, places, progress)
+            base = obtain_form("git", upstream, stack, places, progress)
         except SourceUnavailable:
             return ground, match, matched
         return _laid(dist, stack, base, series, options, places, scratch / "second.git")

@@ -1,23 +1,34 @@
-"""Installs a workspace: checks and builds everything, calls pip once, then checks what Python imports."""
+"""Installs a workspace: checks and builds everything, calls pip once, then checks what Python imports.
+
+The target environment: its packages, what would shadow the installed ones, and pip.
+"""
 
 from __future__ import annotations
 
+import json
+import os
+import shutil
+import subprocess
 import tempfile
+import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
+from packaging.utils import canonicalize_name
+
+from patchctl.atomic import replace_file
 from patchctl.doc import Doc
 from patchctl.errors import WrongUse
-from patchctl.install.environment import PythonEnvironment, check_shadows, pip_install, read_environment
 from patchctl.install.installable import InstallTree, Submodule, install_trees, submodules, write_submodules
 from patchctl.install.wheel import (
     Metadata,
     build_tools,
     check_tools,
     complete_wheel,
+    in_environment,
     native_wheel,
     read_metadata,
     write_copy,
@@ -25,11 +36,192 @@ from patchctl.install.wheel import (
 )
 from patchctl.manifest.distribution import Distribution
 from patchctl.manifest.types import Profile
-from patchctl.requirements.interpreter import differences
-from patchctl.requirements.package_differences import PackageDifference
+from patchctl.requirements.interpreter import PackageDifference, differences
 from patchctl.terminal.progress import Progress
+from patchctl.terminal.text import one_line
 from patchctl.workspace.imports import Import, find_imports
 from patchctl.workspace.state import load_state
+
+_SECONDS = 600
+_HINT = "name an interpreter with --python, for example .venv/bin/python"
+_KILLED = "run the same `patchctl install` again: it replaces what was half installed"
+# Runs in the user's interpreter. What is first on the path is what imports see.
+_PROBE = """
+import importlib.metadata, json, re, sys, sysconfig
+if not sys.path[0]:
+    del sys.path[0]  # the current folder, which -c puts first
+found = {}
+for there in importlib.metadata.distributions():
+    name = re.sub(r"[-_.]+", "-", there.metadata["Name"] or "").lower()
+    if not name or name in found:
+        continue
+    folder = there.read_text("direct_url.json")
+    url = json.loads(folder) if folder else {}
+    own = there.read_text("patchctl.json")
+    editable = json.loads(own)["folder"] if own and json.loads(own)["editable"] else None
+    if url.get("dir_info", {}).get("editable") and url["url"].startswith("file://"):
+        from urllib.request import url2pathname
+        editable = url2pathname(url["url"][len("file://"):])
+    found[name] = [there.version, str(there.locate_file("")), editable]
+paths = sysconfig.get_paths()
+print(json.dumps({"path": sys.path, "site": [paths["purelib"], paths["platlib"]], "found": found}))
+"""
+
+
+@dataclass(frozen=True)
+class Installed:
+    """An installed distribution: its version, its folder, and for an editable one the tree."""
+
+    version: str
+    folder: Path
+    editable: Path | None
+
+
+@dataclass(frozen=True)
+class PythonEnvironment:
+    """An interpreter: its import path, where pip installs to, and its distributions by normalised name."""
+
+    python: str
+    path: tuple[Path, ...]
+    site: tuple[Path, ...]
+    found: Mapping[str, Installed]
+
+    def version(self, name: str) -> str | None:
+        """Return the version of a distribution that imports see, or None."""
+        there = self.found.get(canonicalize_name(name))
+        return there.version if there is not None else None
+
+    def replaced(self, name: str) -> Installed | None:
+        """Return the distribution that pip would replace: one in the environment itself."""
+        there = self.found.get(canonicalize_name(name))
+        return there if there is not None and there.folder in self.site else None
+
+
+def interpreter(named: str) -> str:
+    """Return the absolute path of an interpreter, given by path or found on PATH. Keeps symlinks, which venvs use."""
+    return os.path.abspath(named) if os.sep in named else shutil.which(named) or named
+
+
+def read_environment(python: str) -> PythonEnvironment:
+    """Ask an interpreter. Raises WrongUse if that fails or it has no pip."""
+    told = json.loads(_said(python, ["-c", _PROBE]).splitlines()[-1])
+    _said(python, ["-m", "pip", "--version"])
+    found = {
+        name: Installed(version, Path(folder).resolve(), Path(editable).resolve() if editable else None)
+        for name, (version, folder, editable) in told["found"].items()
+    }
+    site = tuple(dict.fromkeys(Path(p).resolve() for p in told["site"]))
+    return PythonEnvironment(python, tuple(Path(p).resolve() for p in told["path"]), site, found)
+
+
+def _said(python: str, args: Sequence[str]) -> str:
+    try:
+        done = subprocess.run(
+            [python, *args], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60, check=False
+        )
+    except (OSError, subprocess.SubprocessError) as error:
+        raise WrongUse(f"--python {python} cannot be run: {error}", hint=_HINT) from error
+    if done.returncode != 0 and "pip" in args:
+        hint = f"`{python} -m ensurepip` installs it; with uv, use `uv venv --seed`"
+        raise WrongUse(f"{python} has no pip", hint=hint)
+    if done.returncode != 0 or not done.stdout.strip():
+        raise WrongUse(f"--python {python} cannot be asked: {one_line(done.stderr) or 'no output'}", hint=_HINT)
+    return done.stdout
+
+
+def check_shadows(environment: PythonEnvironment, item: InstallTree, metadata: Metadata, now: Sequence[Import]) -> None:
+    """Raise WrongUse if one of the tree's packages is imported from a place that precedes the installed one."""
+    old = environment.replaced(metadata.name)
+    for package in now:
+        if package.place is None or package.ours:
+            continue
+        place = Path(package.place).resolve()
+        if old is not None and any(place.is_relative_to(p) for p in (old.folder, old.editable) if p is not None):
+            continue  # pip replaces it
+        if _stays_before(environment, place):
+            what = (
+                f"{environment.python} imports {package.package} from {place}, which would shadow the installed package"
+            )
+            hint = "remove it from PYTHONPATH, or uninstall or delete it there"
+            raise WrongUse(what, hint=hint)
+
+
+def _stays_before(environment: PythonEnvironment, place: Path) -> bool:
+    """Whether imports look there before, or in, pip's target folder. Import hooks' places are on no path."""
+    path = environment.path
+    holders = [n for n, folder in enumerate(path) if place.is_relative_to(folder)]
+    if not holders:
+        return True
+    at = max(holders, key=lambda n: len(path[n].parts))  # site-packages is below a folder that may be on the path, too
+    own = next((n for n, folder in enumerate(path) if folder in environment.site), len(path))
+    return at <= own
+
+
+def pip_install(environment: PythonEnvironment, wheels: Sequence[Path]) -> None:
+    """Install wheels over packages of the same name, without dependencies. Raises WrongUse with pip's message."""
+    command = [
+        environment.python,
+        "-m",
+        "pip",
+        "install",
+        "--no-deps",
+        "--no-index",
+        "--force-reinstall",
+        "--no-cache-dir",
+        "--disable-pip-version-check",
+        *map(str, wheels),
+    ]
+    try:
+        done = subprocess.run(
+            command,
+            env=in_environment(),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=_SECONDS,
+            check=False,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise WrongUse(f"pip did not finish within {error.timeout:g} seconds and was stopped", hint=_KILLED) from error
+    if done.returncode < 0:
+        raise WrongUse(f"pip was killed by signal {-done.returncode}", hint=_KILLED)
+    if done.returncode != 0:
+        lines = [line for line in done.stderr.splitlines() if line.strip()]
+        said = [line for line in lines if line.lower().startswith("error")] or lines[-3:]
+        raise WrongUse(f"pip failed: {one_line('; '.join(said))}", hint=_pip_hint(done.stderr))
+    for wheel in wheels:
+        _forget_address(environment, "-".join(wheel.name.split("-")[:2]) + ".dist-info")
+        _delete_set_aside(environment, wheel)
+
+
+def _delete_set_aside(environment: PythonEnvironment, wheel: Path) -> None:
+    """Delete leftovers of a killed pip, which renames `package` to `~ackage` and deletes that at the end."""
+    with zipfile.ZipFile(wheel) as archive:
+        tops = {name.partition("/")[0] for name in archive.namelist() if "/" in name}
+    for site in environment.site:
+        for top in tops:
+            pattern = f"{top.partition('-')[0]}-*.dist-info" if top.endswith(".dist-info") else top
+            for aside in site.glob(f"~{pattern[1:]}"):
+                shutil.rmtree(aside)
+
+
+def _forget_address(environment: PythonEnvironment, name: str) -> None:
+    """Delete direct_url.json (PEP 610) and its line in RECORD: it points to this run's temporary folder."""
+    for folder in (site / name for site in environment.site if (site / name / "direct_url.json").is_file()):
+        record = folder / "RECORD"
+        lines = record.read_bytes().splitlines(keepends=True)
+        replace_file(record, b"".join(n for n in lines if not n.startswith(f"{name}/direct_url.json,".encode())))
+        (folder / "direct_url.json").unlink()
+
+
+def _pip_hint(said: str) -> str | None:
+    if "externally-managed" in said:
+        return "this Python belongs to the system: create an environment with `python3 -m venv`"
+    if "no-record-file" in said or "RECORD file not found" in said:
+        return "a killed pip left it behind: delete its .dist-info folder (see `pip show NAME`) and install again"
+    if "Permission denied" in said:
+        return "the environment belongs to another user"
+    return None
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from packaging.utils import canonicalize_name
+
 from patchctl import __version__
 from patchctl.errors import SourceMismatch, SourceUnavailable, Tried, WrongUse
 from patchctl.git.objects import EXECUTABLE, REGULAR
@@ -74,11 +76,6 @@ class Metadata:
     files: Mapping[str, bytes]
 
 
-def normalised(name: str) -> str:
-    """Normalise a distribution name (PEP 503)."""
-    return re.sub(r"[-_.]+", "-", name).lower()
-
-
 def in_environment() -> dict[str, str]:
     """Return the environment for pip, with user installs off.
 
@@ -120,7 +117,7 @@ def check_tools(python: str, installed: Mapping[str, str], *, native: bool) -> N
     missing = []
     for text in REQUIREMENTS:
         requirement = Requirement(text)
-        version = installed.get(normalised(requirement.name))
+        version = installed.get(canonicalize_name(requirement.name))
         if version is None or not requirement.specifier.contains(version, prereleases=True):
             missing.append(f"'{text}'" + (f" (it has {version})" if version else ""))
     if missing:
@@ -267,7 +264,7 @@ def write_wheel(item: InstallTree, metadata: Metadata, folder: Path, *, editable
     content = _pointer(item, metadata) if editable else _packages(item, generated=True)
     content |= {f"{metadata.folder}/{path}": (REGULAR, data) for path, data in metadata.files.items()}
     content[f"{metadata.folder}/WHEEL"] = (REGULAR, _WHEEL.encode("ascii"))
-    name = normalised(metadata.name).replace("-", "_")
+    name = canonicalize_name(metadata.name).replace("-", "_")
     target = folder / f"{name}-{metadata.version}-py3-none-any.whl"
     return _write(target, content, item, metadata.folder, editable)
 

@@ -20,7 +20,7 @@ from typing import Annotated
 import patchctl
 from patchctl.doc import Doc
 from patchctl.errors import WrongUse
-from patchctl.manifest.records import BadRecord, parse
+from patchctl.manifest.typeinfo import BadRecord, parse
 from patchctl.manifest.types import ObjectId
 
 MARKER = Path("manifests") / "upstreams.yaml"

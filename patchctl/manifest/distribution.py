@@ -16,10 +16,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from patchctl.errors import Where, WrongUse
-from patchctl.manifest import manifest_cache
 from patchctl.manifest.default_roots import MARKER, chosen_root, own_root
 from patchctl.manifest.diagnostics import cleaned, did_you_mean, quoted, shown
-from patchctl.manifest.files import ManifestFiles
+from patchctl.manifest.files import ManifestFiles, keep_validated, validated_before
 from patchctl.manifest.series import SeriesPatch, missing_files, resolve, unlisted
 from patchctl.manifest.types import Practice, Profile, Release, Requirement, Stack, Upstream, release_order
 
@@ -90,13 +89,13 @@ class Distribution:
         patch files exist is checked every time.
         """
         files = ManifestFiles.scan(root)
-        content = manifest_cache.find(cache_dir, files) if cache_dir else None
+        content = validated_before(cache_dir, files) if cache_dir else None
         if content is None or files.problems or missing_files(root, content.stacks):
             from patchctl.manifest.consistency import checked
 
             content = checked(root, files)
             if cache_dir:
-                manifest_cache.keep(cache_dir, files, content)
+                keep_validated(cache_dir, files, content)
         known = content.upstreams
         releases = dict(sorted(content.releases.items(), key=lambda item: release_order(item[0]), reverse=True))
         variants = {

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Annotated
 
 from patchctl.errors import BadManifest, Where
-from patchctl.manifest.records import BadRecord, parse
+from patchctl.manifest.typeinfo import BadRecord, parse
 from patchctl.manifest.types import Pattern, Pin, Stack
 
 VERSION = 1

@@ -1,11 +1,17 @@
-"""Replaces one list or mapping in a manifest and keeps every other byte, comments included."""
+"""Replaces one list or mapping in a manifest and keeps every other byte, comments included; and the lock of those
+who write: export, import, new.
+"""
 
 from __future__ import annotations
 
+import fcntl
 import json
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
 
-from patchctl.errors import WrongUse
+from patchctl.errors import WorkspaceBusy, WrongUse
 
 
 def rewrite_list(text: str, key: str, items: Sequence[str]) -> str:
@@ -39,3 +45,26 @@ def _block(lines: Sequence[str], key: str) -> range | None:
     while lines[end - 1].startswith("#"):  # comments before the next key belong to it
         end -= 1
     return range(start, end)
+
+
+@contextmanager
+def exclusive_writer(root: Path) -> Iterator[None]:
+    """Hold the distribution's lock for the block. Raises WorkspaceBusy if another run holds it.
+
+    The lock is flock on the folder manifests/: it ends with the process and leaves no file. File systems that cannot
+    lock folders have no lock.
+    """
+    handle = os.open(root / "manifests", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            hint = "wait for it to finish; the lock of a dead process is released"
+            raise WorkspaceBusy(
+                "another run is writing patches of this distribution", where=str(root), hint=hint
+            ) from error
+        except OSError:
+            pass
+        yield
+    finally:
+        os.close(handle)

@@ -1,4 +1,4 @@
-"""Introspection of the dataclasses in `types`: their fields, what each expects, building them from plain data.
+"""Introspection of the dataclasses in `types`: their fields, what each expects, building them from plain data and from JSON files of ours.
 
 The loader's messages, the cache and the JSON Schema share this one reading of the annotations.
 """
@@ -6,6 +6,7 @@ The loader's messages, the cache and the JSON Schema share this one reading of t
 from __future__ import annotations
 
 import functools
+import json
 import re
 import types as python_types
 from collections.abc import Callable, Mapping
@@ -171,3 +172,46 @@ def doc(shape: Shape) -> str | None:
     """Return a key's description, if its definition has one."""
     found = shape.mark(Doc)
     return found.text if found else None
+
+
+class BadRecord(ValueError):
+    """Why a file is not what its class says. `version` is the one that it has, where that is another than is known here."""
+
+    def __init__(self, why: str, version: object = None) -> None:
+        super().__init__(why)
+        self.version = version
+
+
+def parse(kind: type[T], text: str | bytes, version: tuple[str, object] | None = None, *, others: bool = False) -> T:
+    """A record of `kind`. `version`: the key that has the version, and the one that is known; it is no field. `others`: keys that
+    the class does not have are passed over. Raises BadRecord."""
+    try:
+        data = json.loads(text)
+        found = data.pop(version[0]) if version else None
+        if version and (found != version[1] or isinstance(found, bool)):
+            raise BadRecord(f"{version[0]} {version[1]!r} was expected and {found!r} found", found)
+        record: T = build(kind, data, others=others)
+    except BadRecord:
+        raise
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise BadRecord(str(error) or "a value is missing") from error
+    return record
+
+
+# Fits a path with its digest, or a whole run of a proof.
+_WIDTH = 160
+
+
+def laid_out(value: Any, depth: int = 0, before: int = 0, *, ascii_only: bool = True, sort: bool = True) -> str:
+    """JSON for readable diffs: an object on one line if it fits _WIDTH, else one line per member.
+
+    `before` is how many characters precede it on its line.
+    """
+    line = json.dumps(value, ensure_ascii=ascii_only, sort_keys=sort)
+    if not isinstance(value, dict) or before + len(line) <= _WIDTH:
+        return line
+    members = []
+    for name in sorted(value) if sort else value:
+        start = f"{' ' * (depth + 1)}{json.dumps(name)}: "
+        members.append(start + laid_out(value[name], depth + 1, len(start), ascii_only=ascii_only, sort=sort))
+    return "{\n" + ",\n".join(members) + f"\n{' ' * depth}}}"

@@ -77,8 +77,7 @@ StackName = Annotated[
 ]
 Feature = Annotated[str, Pattern(r"[a-z0-9][a-z0-9_]*(@[a-z0-9][a-z0-9._-]*)?", "a feature name, or feature@upstream")]
 RelativePath = Annotated[
-    str,
-    Pattern(_PATH, "a relative path, without names that start with a dot or files that Python runs at startup"),
+    str, Pattern(_PATH, "a relative path, without names that start with a dot or files that Python runs at startup")
 ]
 PatchFile = Annotated[
     str,
@@ -267,10 +266,9 @@ class Upstream:
         dict[Import, RelativePath], Doc("Import packages that it provides, with the folder of each.")
     ] = field(default_factory=dict)
     regenerated: Annotated[Regenerated | None, Doc("Files that upstream generates with a script.")] = None
-    releases: Annotated[
-        Text | None,
-        Doc("The version prefix of its release branches; null if releases are tags."),
-    ] = None
+    releases: Annotated[Text | None, Doc("The version prefix of its release branches; null if releases are tags.")] = (
+        None
+    )
     companions: Annotated[
         Companions | None, Doc("Where it names the revisions of other upstreams that it supports.")
     ] = None
@@ -283,8 +281,7 @@ class Requirement:
 
     summary: Annotated[Text, Doc("What it is, in one line.")]
     kind: Annotated[
-        Literal["python", "system"],
-        Doc("python: a distribution installed with the frameworks; system: anything else."),
+        Literal["python", "system"], Doc("python: a distribution installed with the frameworks; system: anything else.")
     ]
     distribution: Annotated[Distributed | None, Doc("Its name on the package index, for kind python.")] = None
     note: Annotated[Text | None, Doc("Additional information for readers.")] = None
@@ -327,8 +324,7 @@ class Release:
     name: Annotated[ReleaseName, Doc("The release's name, equal to this file's name. Later names are newer releases.")]
     summary: Annotated[Text, Doc("What it is, in one line.")]
     extends: Annotated[
-        ReleaseName | None,
-        Doc("The release to inherit from: stacks, runtime and every other key not set here."),
+        ReleaseName | None, Doc("The release to inherit from: stacks, runtime and every other key not set here.")
     ] = None
     stacks: Annotated[dict[Name, Name], Doc("The stack of each upstream.")] = field(default_factory=dict)
     runtime: Annotated[

@@ -78,14 +78,43 @@ def find_pin(
     the new revision does not expect.
     """
     upstream = dist.upstream(like.upstream)
-    prefix = release_prefix(like, upstream)
+    revisions = Revisions(like.upstream, upstream, release_prefix(like, upstream), options)
+    tried = revisions.tried
     progress.note("looking for the revision")
-    revisions = Revisions(like.upstream, upstream, prefix, options)
     in_archive = options.source == "sdist" and commit is None
-    found, tried = None if in_archive else revisions.find(wanted), revisions.tried
-    revision = None if in_archive else found or _said(like, wanted, prefix, commit, tried)
+    found = None if in_archive else revisions.find(wanted)
+    revision = None if in_archive else found or _said(like, wanted, revisions.prefix, commit, tried)
     if commit is not None and revision is not None and revision.commit != commit:
         raise SourceMismatch(f"{wanted} is commit {revision.commit}, and {commit} was said", where=revision.origin)
+    stack = _new_stack(dist, like, wanted, revision, revisions, name, options, progress)
+    bases = _bases(stack, upstream, found is not None, options, progress, tried)
+    tree = next((b.tree for b in bases if b.form == "git"), None)
+    stack = replace(stack, pin=replace(stack.pin, tree=tree))
+    before = dist.stack_file(like).read_text(encoding="utf-8") if like.name else ""
+    with BaseReader(bases) as source:
+        block, notes = carried_over(before, like, stack, source) if like.name else ("", [])
+        notes += untracked_files(stack, source)
+        notes += _same_project(upstream, stack, source)
+        notes += _same_commit(stack, source)
+        notes += _imports(dist, like, source, options, progress) if like.name else []
+        runtime = propose(dist.requirements, source)
+    text = _manifest(before, stack, block)
+    file = dist.stack_file(stack)
+    return PinResult(loads(text.encode(), Stack, str(file)).value, like, file, text, bases, tried, notes, runtime)
+
+
+def _new_stack(
+    dist: Distribution,
+    like: Stack,
+    wanted: str,
+    revision: Revision | None,
+    revisions: Revisions,
+    name: str | None,
+    options: SourceOptions,
+    progress: Progress,
+) -> Stack:
+    """The stack of a revision, or of a source distribution alone; its tree is not known yet. Raises SourceUnavailable, WrongUse."""
+    upstream, prefix, tried = dist.upstream(like.upstream), revisions.prefix, revisions.tried
     # 6688c61 is a commit's first digits, and to Python a release candidate.
     by_id = revision is not None and revision.tag is None and revision.commit.startswith(wanted)
     version = None if by_id else version_of(revision.tag or wanted if revision else wanted, prefix)
@@ -96,7 +125,7 @@ def find_pin(
         hint = "PIP_INDEX_URL, PIP_FIND_LINKS or pip's configuration name other package indexes; a version, as 0.9.1"
         raise SourceUnavailable(f"{like.upstream}: no place has a source distribution of {wanted}", tried, hint=hint)
     pin = Pin(revision.commit, None, revision.tag, sdist) if revision else Pin(None, sdist=sdist)
-    stack = replace(
+    return replace(
         like,
         name=own,
         pin=pin,
@@ -109,20 +138,6 @@ def find_pin(
         postponed={},
         note=None,
     )
-    bases = _bases(stack, upstream, found is not None, options, progress, tried)
-    tree = next((b.tree for b in bases if b.form == "git"), None)
-    stack = replace(stack, pin=replace(stack.pin, tree=tree))
-    with BaseReader(bases) as source:
-        before = dist.stack_file(like).read_text(encoding="utf-8") if like.name else ""
-        block, notes = carried_over(before, like, stack, source) if like.name else ("", [])
-        notes += untracked_files(stack, source)
-        notes += _same_project(upstream, stack, source)
-        notes += _same_commit(stack, source)
-        notes += _imports(dist, like, source, options, progress) if like.name else []
-        runtime = propose(dist.requirements, source)
-    text = _manifest(before, stack, block)
-    file = dist.stack_file(stack)
-    return PinResult(loads(text.encode(), Stack, str(file)).value, like, file, text, bases, tried, notes, runtime)
 
 
 def write_pin(pinned: PinResult) -> None:
@@ -185,9 +200,7 @@ def _bases(
     for form, there in (("git", in_git), ("sdist", stack.pin.sdist is not None)):
         if there:
             try:
-                bases.append(
-                    obtain_form("git" if form == "git" else "sdist", stack.upstream, upstream, stack, options, progress)
-                )
+                bases.append(obtain_form("git" if form == "git" else "sdist", upstream, stack, options, progress))
             except SourceUnavailable as failure:
                 lost += failure.tried
                 if form == "git" and options.source != "sdist":
@@ -250,7 +263,7 @@ def unprovided_imports(
     Raises SourceUnavailable.
     """
     upstream = dist.upstream(new.upstream)
-    bases = [obtain(stack.upstream, upstream, stack, options, progress) for stack in (old, new)]
+    bases = [obtain(upstream, stack, options, progress) for stack in (old, new)]
     progress.finish()
     with BaseReader(bases[:1]) as before, BaseReader(bases[1:]) as source:
         return new_imports(dist, upstream, before, source)
@@ -260,7 +273,7 @@ def _imports(dist: Distribution, like: Stack, new: BaseReader, options: SourceOp
     """What the new pin imports and nothing provides, where the pin before is on this machine: it is fetched for nothing else."""
     upstream = dist.upstream(like.upstream)
     try:
-        base = obtain(like.upstream, upstream, like, replace(options, offline=True), progress)
+        base = obtain(upstream, like, replace(options, offline=True), progress)
     except SourceUnavailable:
         return [f"imports were not compared with those of {like.name}, of which this machine has no copy"]
     finally:

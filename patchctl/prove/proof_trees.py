@@ -1,18 +1,29 @@
-"""The trees that a proof runs on: two workspaces, DIR/base and DIR/patched, which must hold exactly what their stacks give."""
+"""The trees that proofs run on, and the proofs of a run.
+
+Trees are two workspaces, DIR/base and DIR/patched, which must hold exactly what their stacks give.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from pathlib import Path
 
+from patchctl.catalog.evidence import keeps_tests
 from patchctl.errors import WrongUse
 from patchctl.manifest.distribution import Distribution
 from patchctl.manifest.types import Profile, Stack
-from patchctl.prove.prove import FeatureOnStack, Trees
+from patchctl.prove.prove import FeatureOnStack, Prover, Runs, Trees, Verdict, on_record
+from patchctl.prove.runs import CACHE
+from patchctl.scratch import scratch, sweep
 from patchctl.source.types import SourceOptions
-from patchctl.stack.plan import load_patches
+from patchctl.stack.plan import load_patches, make_plan, select
 from patchctl.terminal.progress import Progress
+from patchctl.workspace.apply import apply_plan, revert
+from patchctl.workspace.current import current_state
 from patchctl.workspace.state import WorkspaceState, load_state
 
 MAKE = "patchctl apply --profile PROFILE --release RELEASE --workspace DIR/patched; the same into DIR/base; patchctl revert --workspace DIR/base"
@@ -110,10 +121,6 @@ def make_trees(dist: Distribution, profile: Profile, folder: Path, options: Sour
 
     Raises what `apply` raises.
     """
-    from patchctl.stack.plan import make_plan, select
-    from patchctl.workspace.apply import apply_plan, revert
-    from patchctl.workspace.current import current_state
-
     for name in ("patched", "base"):
         workspace = folder / name
         chosen = select(dist, profile, ())
@@ -122,3 +129,83 @@ def make_trees(dist: Distribution, profile: Profile, folder: Path, options: Sour
         progress.start(f"{name} trees", None)
         apply_plan(workspace, plan, dist.root, {}, stash=False)
     revert(folder / "base", stash=False)
+
+
+def check_provable(dist: Distribution) -> None:
+    """Raise WrongUse where there is nothing to run tests with."""
+
+    if not keeps_tests(dist.root):
+        raise WrongUse("no feature of the distribution has a folder tests/", hint="it has its tests elsewhere, or none")
+    if find_spec("pytest") is None:
+        raise WrongUse("pytest is not installed beside patchctl", hint=f"`{sys.executable} -m pip install pytest`")
+
+
+def by_profile(
+    dist: Distribution, subjects: Sequence[FeatureOnStack], profile: str | None, folder: Path | None
+) -> Iterator[tuple[Profile | None, list[FeatureOnStack]]]:
+    """The subjects that share trees. Those that lie in DIR are of whatever profile they were made from."""
+    if folder is not None and (folder / "patched").exists():
+        yield None, list(subjects)
+        return
+    groups: dict[str, tuple[Profile, list[FeatureOnStack]]] = {}
+    for subject in subjects:
+        found = profile_of(dist, subject.stack, profile)
+        groups.setdefault(repr(found), (found, []))[1].append(subject)
+    if folder is not None and len(groups) > 1:
+        several = [one for one, _ in groups.values()]
+        named = ", ".join(f"{one.name} on {one.release}" if one.release else one.name for one in several)
+        hint = f"take one: {' or '.join(f'`{one.options}`' for one in several)}; or leave --trees out"
+        raise WrongUse(f"these stacks are in {len(groups)} profiles: {named}", hint=hint)
+    yield from groups.values()
+
+
+@dataclass(frozen=True)
+class Ground:
+    """Where proofs run: on the trees in `folder`, or on those of temporary ones. `check` reads a workspace back and returns what is
+    wrong with it."""
+
+    dist: Distribution
+    folder: Path | None
+    options: SourceOptions
+    progress: Progress
+    check: Callable[[Path], list[str]]
+
+    @contextmanager
+    def trees(self, profile: Profile | None) -> Iterator[Trees]:
+        """The trees of the profile: made, where it is not None."""
+        with scratch("patchctl-prove-") as temporary:
+            place = (self.folder or temporary).absolute()
+            if profile is not None:
+                make_trees(self.dist, profile, place, self.options, self.progress)
+            trees = trees_of(self.dist, place, self.check)
+            self.progress.finish()
+            yield trees
+
+
+def prove_all(
+    ground: Ground,
+    groups: Iterable[tuple[Profile | None, list[FeatureOnStack]]],
+    how: Runs,
+    tell: Callable[[Verdict], None],
+) -> list[Verdict]:
+    """Prove features, those that share trees together; `tell` is told each verdict at once. Makes no trees where records show all."""
+    for prefix in ("patchctl-prove-", "patchctl-proof-", CACHE):  # also where every record holds, and no tree is made
+        sweep(prefix)
+    progress, dist = ground.progress, ground.dist
+    known = how.keep and not how.rerun and ground.folder is None  # trees that somebody names are looked at
+    verdicts: list[Verdict] = []
+    for made_from, some in groups:
+        with ExitStack() as open_:
+            prover = None
+            shown = [on_record(dist, one, how.parts) if known else None for one in some]
+            for subject, verdict in zip(some, shown, strict=True):
+                if verdict is None:
+                    if prover is None:
+                        trees = open_.enter_context(ground.trees(made_from))
+                        prover = Prover(dist, trees, how, open_.enter_context(scratch(CACHE)))
+                    progress.start(f"{subject.stack.upstream} {subject.feature}", None)
+                    verdict = prover.prove(subject, progress.note)
+                    progress.finish()
+                verdicts.append(verdict)
+                tell(verdict)
+    return verdicts

@@ -26,17 +26,37 @@ from functools import cache
 from pathlib import Path
 
 from patchctl import __version__, process_group
-from patchctl.catalog.evidence import Evidence, digests, mutants_of, tests_of
-from patchctl.catalog.evidence_file import EvidenceRecord, Proof, read_record, with_mutant, with_tests, write_record
+from patchctl.catalog.evidence import (
+    Evidence,
+    EvidenceRecord,
+    Proof,
+    digests,
+    mutants_of,
+    read_record,
+    tests_of,
+    with_mutant,
+    with_tests,
+    write_record,
+)
 from patchctl.errors import BadManifest, WrongUse
 from patchctl.manifest.diagnostics import did_you_mean, quoted
 from patchctl.manifest.distribution import Distribution
 from patchctl.manifest.series import descent
 from patchctl.manifest.types import Stack
-from patchctl.prove.mutants import Mutant, MutationError, load_mutants, mutated
-from patchctl.prove.runs import TIMEOUT_S, Bench, PytestRun, judge_base, judge_met, judge_mutant, judge_patched
-from patchctl.stack.patches import StackPatch, load_patch
-from patchctl.stack.select import parse_feature
+from patchctl.prove.runs import (
+    TIMEOUT_S,
+    Bench,
+    Mutant,
+    MutationError,
+    PytestRun,
+    judge_base,
+    judge_met,
+    judge_mutant,
+    judge_patched,
+    load_mutants,
+    mutated,
+)
+from patchctl.stack.patches import StackPatch, load_patch, parse_feature
 
 # The interpreter that probes run under (tests/behaviour/harness.py); its packages are what the tests ran with.
 TORCH_PYTHON = "PATCHCTL_TORCH_PYTHON"

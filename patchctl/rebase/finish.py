@@ -9,8 +9,7 @@ from pathlib import Path
 
 from patchctl.atomic import replace_file
 from patchctl.catalog.evidence import Evidence
-from patchctl.drift.api_diff import PatchedSource, changed_names, written_lines
-from patchctl.drift.api_index import Reader
+from patchctl.drift.api_diff import PatchedSource, Reader, changed_names, written_lines
 from patchctl.errors import DONE, MOVES_CLEANLY, SOMEBODY_HAS_TO_WORK, LocalEdits, PatchctlError
 from patchctl.git.catfile import ObjectReader
 from patchctl.git.history import commits_between
@@ -18,10 +17,9 @@ from patchctl.identify.lists import tree_list_file
 from patchctl.manifest.distribution import Distribution
 from patchctl.manifest.load import loads
 from patchctl.manifest.lock import lock_file
-from patchctl.manifest.rewrite import rewrite_list, rewrite_texts
+from patchctl.manifest.rewrite import exclusive_writer, rewrite_list, rewrite_texts
 from patchctl.manifest.series import place_of
 from patchctl.manifest.types import Stack
-from patchctl.manifest.writer_lock import exclusive_writer
 from patchctl.rebase.cherry_pick import clear, work_of
 from patchctl.rebase.rebase_state import RebaseRun, RebaseState, Writing, end_state, let_go, new_stack, write_state
 from patchctl.scratch import scratch

@@ -15,8 +15,7 @@ from typing import Literal
 
 from patchctl.errors import DoesNotApply, LocalEdits, WrongUse
 from patchctl.git.history import CommitInfo, commits_between
-from patchctl.git.in_progress import find_operation
-from patchctl.git.locks import drop_own
+from patchctl.git.locks import drop_own, find_operation
 from patchctl.git.worktree import WorkTree
 from patchctl.manifest.distribution import Distribution
 from patchctl.manifest.types import Stack
@@ -32,6 +31,7 @@ from patchctl.rebase.cherry_pick import (
     head_of,
     pick,
     run_rerere,
+    taken_by,
     touched_by,
     uncommitted,
     unmerged,
@@ -49,17 +49,17 @@ from patchctl.rebase.rebase_state import (
     generated_in,
     hold,
     is_held,
+    locked,
     stage_of,
     write_state,
 )
-from patchctl.rebase.rebase_worktree import locked
-from patchctl.rebase.regenerating import Regeneration
+from patchctl.rebase.resolutions import Regeneration
 from patchctl.rebase.start import RebaseRequest, start
-from patchctl.rebase.upstreamed import taken_by
 from patchctl.scratch import sweep
 from patchctl.source.types import SourceOptions
 from patchctl.stack.plan import load_patches
 from patchctl.terminal.progress import Progress
+from patchctl.workspace.edit import references_of_a_person
 
 # Hidden files and build output are not part of a distribution.
 _NOT_COPIED = shutil.ignore_patterns(".*", "build", "edit", "__pycache__", "*.egg-info")
@@ -352,11 +352,9 @@ def _refuse_edits(folder: Path, state: RebaseState, head: str) -> None:
 
 def _refuse_references(folder: Path, state: RebaseState) -> None:
     """Raise LocalEdits for branches, tags, stashes and linked work trees, which would be deleted with the tree."""
-    ours = {f"refs/heads/patchctl/{state.new}", "refs/patchctl/base", "refs/patchctl/tip"}
-    names = work_of(folder).git("for-each-ref", "--format=%(refname)").decode("utf-8", "replace").split()
-    found = [n for n in names if n not in ours and not is_held(n)]
-    linked = folder / ".git" / "worktrees"
-    found += [str(p) for p in linked.iterdir()] if linked.is_dir() else []
+    work = work_of(folder)
+    names = work.git("for-each-ref", "--format=%(refname)").decode("utf-8", "replace").split()
+    found = references_of_a_person(work, (n for n in names if not is_held(n)), f"refs/heads/patchctl/{state.new}")
     if found:
         what = f"{folder} holds branches, tags, stashes or linked work trees"
         raise LocalEdits(what, found, hint="push or copy them elsewhere, and remove them")

@@ -8,15 +8,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from patchctl.errors import LocalEdits, SourceUnavailable, Tried, WrongUse
-from patchctl.git.packfiles import bring_pack
+from patchctl.git.pack import bring_pack
 from patchctl.git.worktree import import_base
 from patchctl.manifest.distribution import Distribution
+from patchctl.manifest.rewrite import exclusive_writer
 from patchctl.manifest.types import Pin, Stack
-from patchctl.manifest.writer_lock import exclusive_writer
 from patchctl.pin.pin import find_pin
 from patchctl.rebase.cherry_pick import work_of
-from patchctl.rebase.rebase_state import RebaseRun, RebaseState, Stage, hold, write_state
-from patchctl.rebase.rebase_worktree import RebaseWorktree
+from patchctl.rebase.rebase_state import RebaseRun, RebaseState, RebaseWorktree, Stage, hold, write_state
 from patchctl.rebase.resolutions import Resolutions
 from patchctl.source.obtain import obtain, obtain_form
 from patchctl.source.refs import Revisions, release_prefix, version_of
@@ -194,9 +193,9 @@ def _bases(
     for form in (*FORMS, None) if options.source == "auto" else (options.source,):
         try:
             if form is None:
-                bases = [obtain(name, upstream, stack, options, progress) for stack in stacks]
+                bases = [obtain(upstream, stack, options, progress) for stack in stacks]
             else:
-                bases = [obtain_form(form, name, upstream, stack, options, progress) for stack in stacks]
+                bases = [obtain_form(form, upstream, stack, options, progress) for stack in stacks]
         except SourceUnavailable as failure:
             lost += failure.tried if form else []  # the last way asks the same places
             continue

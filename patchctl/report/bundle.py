@@ -147,9 +147,7 @@ def _signed(signature: Signature | None, style: Style) -> Iterator[str]:
         yield f"{style.good('signed')}{who} with {signer.key}"
 
 
-def _head(
-    one: Created | Bundle,
-) -> tuple[Path, int, str, str, str | None, Sequence[BundledSource], Signature | None]:
+def _head(one: Created | Bundle) -> tuple[Path, int, str, str, str | None, Sequence[BundledSource], Signature | None]:
     index = one.index
     return one.path, one.size, one.sha256, index.profile, index.release, index.sources, one.signature
 

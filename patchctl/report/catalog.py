@@ -7,21 +7,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
-from patchctl.catalog.features import (
-    FileRow,
-    PatchDetail,
-    PatchRow,
-    ProfileRow,
-    ReleaseRow,
-    RequirementRow,
-    StackRow,
-)
+from patchctl.catalog.features import FileRow, PatchDetail, PatchRow, ProfileRow, ReleaseRow, RequirementRow, StackRow
 from patchctl.catalog.overview import Overview
 from patchctl.doc import Doc, Spread
 from patchctl.terminal.text import patch_count, visible, visible_line
 
 if TYPE_CHECKING:
-    from patchctl.drift.drift_json import SavedDrift
+    from patchctl.drift.saved import SavedDrift
     from patchctl.terminal.style import Style
 
 Rows = Mapping[str, Sequence[Any]]

@@ -1,4 +1,4 @@
-"""Results of `drift`, in releases and in a workspace: text, JSON and findings. Computes nothing."""
+"""Text and JSON output of `drift` and `outdated`. Computes nothing."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
-from patchctl.blame.edited import EditedTree
+from patchctl.blame.line_owners import EditedTree
 from patchctl.doc import Doc
-from patchctl.drift.drift_json import Appeared, Broke
+from patchctl.drift.outdated import CONFLICTS, TAKEN, Companion, NewRevision, OutdatedStack
+from patchctl.drift.saved import Appeared, Broke
 from patchctl.drift.types import ARRIVES, CONFLICT, EXACT, GONE, LOST, MOVED, THREE_WAY, UNKNOWN, UPSTREAM, StackDrift
 from patchctl.errors import DONE, FINDINGS, MOVES_CLEANLY, SOMEBODY_HAS_TO_WORK
 from patchctl.findings.report import Finding, NotChecked
@@ -17,10 +18,11 @@ from patchctl.terminal.text import counted, one_line, patch_count, visible_line
 
 if TYPE_CHECKING:
     from patchctl.drift.api_diff import ApiChange
-    from patchctl.drift.drift_json import News
+    from patchctl.drift.saved import News
     from patchctl.drift.types import CallerDrift, FileDrift, HunkDrift, PatchDrift, ReleaseDrift
     from patchctl.findings.report import Level
     from patchctl.terminal.style import Style
+
 
 _SIGNS = {EXACT: "=", MOVED: "~", THREE_WAY: "3", UPSTREAM: "u", UNKNOWN: "?", CONFLICT: "x"}
 _LEGEND = "= exact  ~ moved  3 three-way  x conflict  u upstream has it  ? this source lacks the file  ! a name it calls changed"
@@ -55,8 +57,7 @@ class DriftOutput:
     ]
     broke: Annotated[Sequence[Broke] | None, Doc("with `--baseline`: patches that newly fail", optional=True)] = None
     appeared: Annotated[
-        Sequence[Appeared] | None,
-        Doc("with `--baseline`: releases that the earlier run did not have", optional=True),
+        Sequence[Appeared] | None, Doc("with `--baseline`: releases that the earlier run did not have", optional=True)
     ] = None
 
 
@@ -279,3 +280,52 @@ def edited_findings(trees: Sequence[EditedTree]) -> list[Finding]:
             if not file.hunks:
                 found.append(Finding("drift-edited", f"the file is {file.state}", path, upstream=tree.upstream))
     return found
+
+
+_LEAST = (EXACT, MOVED, TAKEN, CONFLICTS)
+
+
+@dataclass(frozen=True)
+class OutdatedOutput:
+    """What `outdated` prints."""
+
+    release: Annotated[str | None, Doc("release with these stacks; null if no release has all of them")]
+    python: Annotated[str | None, Doc("Python version of the release; null if unspecified")]
+    stacks: Annotated[Sequence[OutdatedStack], Doc("one entry per upstream, in manifest order")]
+
+
+def outdated_text(found: OutdatedOutput, style: Style) -> Iterator[str]:
+    """Yield a summary, what is new by stack, what the stacks' files ask of each other, and the next command."""
+    new = [one for one in found.stacks if one.newer]
+    where = f"release {found.release}: " if found.release else ""
+    yield style(f"{where}{len(new)} of {counted(len(found.stacks), 'upstream')} have something newer", bold=True)
+    width = max((len(n.name) for one in new for n in one.newer), default=0)
+    for one in found.stacks:
+        yield f"{one.upstream}/{one.stack}" + ("" if one.newer or one.unavailable else "  up to date")
+        yield from (
+            f"  {n.kind:<9}  {visible_line(n.name):<{width}}  {_effort(one, n, style)}".rstrip() for n in one.newer
+        )
+        yield from (
+            style(f"  {visible_line(name)} runs on Python {visible_line(needs)}, not on {found.python}", dim=True)
+            for name, needs in list(one.hidden.items())[-1:]
+        )
+        yield from (f"  tried {visible_line(t.place)}: {one_line(t.reason)}" for t in one.unavailable)
+        yield from (f"  asks for {_companion(c, style)}" for c in one.companions)
+    efforts = [(_LEAST.index(n.effort), one, n) for one in new for n in one.newer if n.effort in _LEAST]
+    if efforts:
+        _, one, first = min(efforts, key=lambda row: row[0])
+        yield f"next: patchctl rebase {one.upstream}/{one.stack} --to {visible_line(first.name)}"
+
+
+def _effort(stack: OutdatedStack, new: NewRevision, style: Style) -> str:
+    if new.effort is None:
+        return ""
+    if new.effort == CONFLICTS:
+        some = ", ".join(new.work[:3]) + (", ..." if len(new.work) > 3 else "")
+        return f"{style.bad(CONFLICTS)}  {len(new.work)} of {stack.patches}: {some}"
+    return style.good(new.effort) if new.effort == EXACT else style.note(new.effort)
+
+
+def _companion(one: Companion, style: Style) -> str:
+    said = {True: style.good("pinned"), False: style.note("another pin"), None: "not known"}[one.pinned]
+    return f"{one.upstream} {visible_line(one.revision)}  {said}"

@@ -49,8 +49,7 @@ class LockOutput:
     stacks: Annotated[Sequence[LockRow], Doc("stacks that were checked")]
     requirements: Annotated[Sequence[LockedSet], Doc("with `--requirements`: requirement locks that were checked")]
     written: Annotated[
-        Sequence[str] | None,
-        Doc("without `--requirements`: pages, tables and schemas written", optional=True),
+        Sequence[str] | None, Doc("without `--requirements`: pages, tables and schemas written", optional=True)
     ] = None
     removed: Annotated[Sequence[str] | None, Doc("without `--requirements`: pages removed", optional=True)] = None
     findings: Annotated[

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 from patchctl.doc import Doc, Spread
 from patchctl.doctor.runtime import package_findings
 from patchctl.errors import Tried
-from patchctl.findings.render import MachineFinding, machine_text, of_machine
+from patchctl.findings.formats import MachineFinding, machine_text, of_machine
 from patchctl.findings.report import Finding, Report, looked_at
 from patchctl.install.install import Installation, InstallOptions
 from patchctl.requirements.interpreter import summary
@@ -18,7 +18,7 @@ from patchctl.terminal.text import visible_line
 
 if TYPE_CHECKING:
     from patchctl.manifest.types import Profile
-    from patchctl.requirements.package_differences import PackageDifference
+    from patchctl.requirements.interpreter import PackageDifference
     from patchctl.terminal.style import Style
 
 _AREAS = {

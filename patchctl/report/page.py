@@ -1,4 +1,5 @@
-"""The report's page: one HTML file that needs nothing else, and that nothing in it can make do anything else.
+"""The report's page: one HTML file that needs nothing else, and that nothing in it can make do anything else; and its drift matrix, a
+grid a stack, patches by releases, from what `drift --json` printed.
 
 Text from manifests, patches, locks and records becomes text (`markup`); the policy lets a browser run and apply what is ours by
 its digest, and load nothing. Without scripts all is there but the filter. The same distribution gives the same bytes.
@@ -8,18 +9,186 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import itertools
 import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from patchctl import __version__
 from patchctl.catalog.overview import Overview
+from patchctl.drift.types import ARRIVES, CONFLICT, EXACT, GONE, MOVED, THREE_WAY, UNKNOWN, UPSTREAM, PatchDrift
 from patchctl.output import to_json
-from patchctl.report import page_drift, page_parts
-from patchctl.report.markup import Markup, embedded, join, raw, tag, text
+from patchctl.report import page_parts
+from patchctl.report.markup import Markup, Row, cell, code, embedded, grid, join, keys, raw, section, table, tag, text
+from patchctl.report.page_parts import Names
+from patchctl.terminal.text import counted
 
 if TYPE_CHECKING:
-    from patchctl.drift.drift_json import SavedDrift
+    from patchctl.drift.api_diff import ApiChange
+    from patchctl.drift.saved import SavedDrift, SavedRelease, SavedStack
+
+
+# As the text of `drift` has them, with the word that a reader hears.
+_STATES = {
+    EXACT: ("=", "exact"),
+    MOVED: ("~", "moved"),
+    THREE_WAY: ("3", "three-way merge"),
+    UPSTREAM: ("u", "upstream has it"),
+    UNKNOWN: ("?", "this source lacks the file"),
+    CONFLICT: ("×", "conflict"),
+    GONE: ("×", "file gone"),
+}
+_MANY = 40
+_HOW = "patchctl drift --matrix --json >drift.json; patchctl report --drift drift.json"
+
+
+def drift(names: Names, saved: SavedDrift | None) -> Markup:
+    """A grid for every stack of the page that the run looked at; else why there is none."""
+    if saved is None:
+        return _none("This report was made without a run of drift. To have one in it: ", code(_HOW))
+    if saved.problem is not None:
+        return _none("The run of drift that was given had come to nothing: ", saved.problem)
+    shown = {(s.row.upstream, s.row.stack) for s in names.seen.stacks}
+    stacks = [s for s in saved.stacks if (s.upstream, s.stack) in shown and s.releases]
+    if not stacks:
+        return _none("The run of drift that was given looked at no other release of a stack here.")
+    seen = {(s.upstream, s.stack) for s in stacks}
+    missing = [f"{u} {s}" for u, s in sorted(shown - seen)]
+    legend = tag(
+        "ul", *map(_legend, list(_STATES)[:-1]), tag("li", cell("", "!"), " a name it calls changed"), class_="legend"
+    )
+    lacking = (
+        tag("p", f"Not looked at, or without another release: {', '.join(missing)}.", class_="quiet") if missing else ""
+    )
+    hint = "How the patches of each stack fare on other releases of their upstream, in the order in which these were walked."
+    if any(r.callers for s in stacks for r in s.releases):
+        hint += " Rows with @ are patches of other upstreams that call into this one."
+    return section(
+        "drift", "Drift", tag("p", hint, class_="quiet"), legend, *(_stack(names, s) for s in stacks), lacking
+    )
+
+
+def _none(*words: str) -> Markup:
+    return section("drift", "Drift", tag("p", *words, class_="notice"))
+
+
+def _legend(state: str) -> Markup:
+    sign, words = _STATES[state]
+    return tag("li", cell(_kind(state), sign), " ", words)
+
+
+def _kind(state: str) -> str:
+    return f"is-{state}" if state in _STATES else "is-unknown"
+
+
+def _stack(names: Names, stack: SavedStack) -> Markup:
+    numbers = names.of_stack(stack.upstream, stack.stack)
+    by_feature = {names.seen.patches[n].row.feature: [n] for n in numbers}
+    features = list(dict.fromkeys(p.feature for r in stack.releases for p in r.patches))
+    columns = _columns(stack.releases)
+    rows = [_row(names, columns, f"{feature}@{stack.upstream}/{stack.stack}") for feature in features]
+    callers = list(dict.fromkeys(c.name for r in stack.releases for c in r.callers or ()))
+    rows += [_caller(names, columns, name, names.beside(name, stack.upstream, stack.stack)) for name in callers]
+    counts = [str(sum(p.state in ARRIVES for p in column[0].patches)) for column in columns]
+    heads = ((_head(c), f"{c[-1].commit[:12]} ({c[-1].form})") for c in columns)
+    title = f"{stack.upstream} {stack.stack} on {counted(len(stack.releases), 'release')}"
+    shown = grid(title, "Feature", heads, rows, (f"arrive, of {len(features)}", *counts))
+    other = sorted({*features} ^ by_feature.keys())
+    changed = (
+        tag("p", f"The run was of another state of the stack: {', '.join(other)}.", class_="quiet") if other else ""
+    )
+    return tag("article", shown, changed, _newest(names, stack, by_feature), data_p=keys(numbers))
+
+
+def _columns(releases: Sequence[SavedRelease]) -> list[list[SavedRelease]]:
+    """Each release; where there are many, those in a row on which all patches fare alike are one."""
+    if len(releases) <= _MANY:
+        return [[release] for release in releases]
+    alike = itertools.groupby(
+        releases,
+        key=lambda r: [*((p.feature, p.state, bool(p.names)) for p in r.patches), *(c.name for c in r.callers or ())],
+    )
+    return [list(found) for _, found in alike]
+
+
+def _head(column: Sequence[SavedRelease]) -> str:
+    first, last = column[0].release, column[-1].release
+    return first if len(column) == 1 else f"{first} – {last} ({len(column)})"
+
+
+def _row(names: Names, columns: Sequence[Sequence[SavedRelease]], name: str) -> Row:
+    feature = name.partition("@")[0]
+    cells = []
+    for column in columns:
+        patch = next((p for p in column[0].patches if p.feature == feature), None)
+        cells.append(_verdict(patch, _head(column)) if patch else cell("", "", "not looked at"))
+    about = names.named(name)
+    return Row((tag("a", feature, href=f"#{names.place(name)}") if about else feature, *cells), about)
+
+
+def _caller(names: Names, columns: Sequence[Sequence[SavedRelease]], name: str, about: Sequence[int]) -> Row:
+    """A patch of another upstream, which is neither lost nor moved here."""
+    cells = []
+    for column in columns:
+        changed = any(c.name == name for c in column[0].callers or ())
+        said = "calls what has changed" if changed else "what it calls is as it was"
+        kind, sign = (_kind(UNKNOWN), "!") if changed else (_kind(EXACT), _STATES[EXACT][0])
+        cells.append(cell(kind, sign, said, f"{name} on {_head(column)}: {said}"))
+    return Row((tag("a", name, href=f"#{names.place(names.names[about[0]])}") if about else name, *cells), about)
+
+
+def _verdict(patch: PatchDrift, release: str) -> Markup:
+    sign, words = _STATES.get(patch.state, ("?", patch.state))
+    said = f"{words}, and a name it calls changed" if patch.names else words
+    return cell(_kind(patch.state), sign + ("!" if patch.names else ""), said, f"{patch.feature} on {release}: {said}")
+
+
+def _newest(names: Names, stack: SavedStack, by_feature: Mapping[str, Sequence[int]]) -> Markup:
+    """What has to be done on the last release that was walked."""
+    last = stack.releases[-1]
+    callers = last.callers or ()
+    stale = [p for p in last.patches if p.stale]
+    if not stale and not callers:
+        return tag("p", f"On {last.release} nothing is stale.")
+    rows = []
+    for patch in stale:
+        link = names.link(f"{patch.feature}@{stack.upstream}/{stack.stack}", patch.feature)
+        rows.append(Row((link, _word(patch.state), _why(patch)), by_feature.get(patch.feature, ())))
+    for one in callers:
+        lines = [*map(_name, one.names), join([f"unproven there: {one.proof}" if one.proof else "settled there"])]
+        why = tag("ul", *(tag("li", line) for line in lines), class_="plain")
+        about = names.beside(one.name, stack.upstream, stack.stack)
+        rows.append(Row((names.needed(one.name, stack.upstream, stack.stack), "calls what has changed", why), about))
+    work = sum(not p.clean for p in stale) + sum(c.proof is not None for c in callers)
+    called = f" and {len(callers)} of other upstreams" if callers else ""
+    title = f"On {last.release}: {len(stale)} of {len(last.patches)}{called} are stale, {work} need somebody"
+    listed = table(title, ("Feature", "State", "Why"), rows, "why fixed")
+    return tag("details", tag("summary", title), listed, class_="more")
+
+
+def _why(patch: PatchDrift) -> Markup:
+    lines = []
+    for file in (f for f in patch.files if f.state != EXACT):
+        lines.append(
+            join([code(file.path), f": {_word(file.state)}", f", moved to {file.target}" if file.target else ""])
+        )
+    lines += map(_name, patch.names)
+    if patch.taken:
+        lines.append(join([f"upstream had it in {patch.taken}, and has changed it since"]))
+    if patch.state in ARRIVES and patch.state != UPSTREAM:
+        lines.append(join(["proven there" if patch.proof is None else f"unproven there: {patch.proof}"]))
+    return tag("ul", *(tag("li", line) for line in lines), class_="plain")
+
+
+def _name(one: ApiChange) -> Markup:
+    now = [": is gone"] if one.now is None else [": was ", code(one.was), ", is ", code(one.now)]
+    return join([code(one.name), *now])
+
+
+def _word(state: str) -> str:
+    return _STATES.get(state, ("?", state))[1]
+
 
 GENERATOR = "patchctl report"
 _FOLDER = Path(__file__).with_name("templates")
@@ -86,7 +255,7 @@ def _body(names: page_parts.Names, saved: SavedDrift | None) -> Markup:
         page_parts.features(names),
         page_parts.files(names),
         page_parts.dependencies(names),
-        page_drift.drift(names, saved),
+        drift(names, saved),
         page_parts.recipes(names),
     )
     foot = f"Made by patchctl {__version__} from manifests, patches, locks and records alone; the same ones give the same bytes."

@@ -1,4 +1,4 @@
-"""JSON output of `fetch`."""
+"""JSON output of `fetch` and `use`."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Annotated
 
 from patchctl.doc import Doc, Spread
+from patchctl.manifest.default_roots import Used
 from patchctl.source.types import Base
 from patchctl.stack.plan import Skipped
 
@@ -31,3 +32,21 @@ class FetchOutput:
     root: Annotated[Path, Doc("distribution folder; with `--bundle`, the folder that the bundle was unpacked to")]
     sources: Annotated[Sequence[FetchedSource], Doc("bases, in the order of upstreams.yaml")]
     skipped: Annotated[Sequence[Skipped], Doc("with `--skip-unavailable`: unavailable upstreams")]
+
+
+@dataclass(frozen=True)
+class UsedRow:
+    """A distribution that `use` fetched."""
+
+    used: Annotated[Used, Spread()]
+    root: Annotated[Path, Doc("folder with its files")]
+    default: Annotated[bool, Doc("true if runs outside a distribution take it")]
+
+
+@dataclass(frozen=True)
+class UseOutput:
+    """What `use` prints."""
+
+    distributions: Annotated[Sequence[UsedRow], Doc("fetched distributions, sorted by commit")]
+    default: Annotated[Path | None, Doc("folder that runs outside a distribution take, or null if there is none")]
+    fetched: Annotated[bool, Doc("true if this run fetched the default")]

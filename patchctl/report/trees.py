@@ -1,4 +1,4 @@
-"""Text and JSON output of `apply`, `revert`, `status` and `identify`. Computes nothing."""
+"""Text and JSON output of `apply`, `revert`, `status`, `identify` and `repair`. Computes nothing."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from patchctl.doc import Doc
+from patchctl.doc import Doc, Spread
 from patchctl.stack.plan import Skipped
 from patchctl.terminal.text import counted, patch_count, visible_line
+from patchctl.workspace.repair import Repair
 from patchctl.workspace.state import SkippedUpstream, TreeState
 
 if TYPE_CHECKING:
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from patchctl.terminal.style import Style
     from patchctl.workspace.apply import ApplyOutcome
     from patchctl.workspace.status import Status
+
 
 _SHOWN = 20
 _FORMS = {
@@ -232,3 +234,30 @@ def _listed(word: str, lines: Sequence[str]) -> Iterator[str]:
     yield from (f"    {word} {visible_line(line)}" for line in lines[:_SHOWN])
     if len(lines) > _SHOWN:
         yield f"    {word} ... and {len(lines) - _SHOWN} more (--json has all)"
+
+
+@dataclass(frozen=True)
+class RepairOutput:
+    """What `repair` prints."""
+
+    done: Annotated[Repair, Spread()]
+    dry_run: Annotated[bool, Doc("true if nothing was written")]
+
+
+def repair_text(result: Repair, style: Style, *, dry_run: bool) -> Iterator[str]:
+    """Yield the problems, the result for each tree, and the location of kept files."""
+    for seen in result.found:
+        yield f"{style.bad(seen.kind)}  {visible_line(seen.message)}  ({visible_line(seen.place)})"
+    words = {
+        "base": style.good("at its base"),
+        "aside": style.note("moved aside whole: it cannot be made from here"),
+        "left": style.note("left as it is, and no longer ours"),
+        "gone": "no longer there",
+    }
+    for tree in result.trees:
+        yield f"{tree.name:<12} {words[tree.outcome]}  in {visible_line(tree.folder)}"
+    yield from (f"kept aside   {visible_line(path)}" for path in result.kept)
+    if result.healthy:
+        yield f"{visible_line(result.workspace)} is healthy: nothing was changed"
+    elif dry_run:
+        yield "nothing was changed: repair without --dry-run mends it"

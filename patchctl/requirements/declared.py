@@ -63,7 +63,7 @@ def collect(
         if len(there) == len(files):
             found += there
             continue
-        base = obtain(upstream, dist.upstream(upstream), stack, options, progress)
+        base = obtain(dist.upstream(upstream), stack, options, progress)
         with ObjectReader(base.repo) as reader:
             tree = reader.files(base.tree)
             for path in files:

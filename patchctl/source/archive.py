@@ -74,9 +74,7 @@ def _files(archive: Path, content: bytes, limits: ArchiveLimits) -> Iterator[Arc
     except BadArchive as fault:
         named = f"member {visible_line(fault.member.decode('utf-8', 'backslashreplace'))}: " if fault.member else ""
         raise SourceMismatch(
-            f"{named}{fault.reason}",
-            where=str(archive),
-            hint=_raised(fault.limit) if fault.limit else _PINNED,
+            f"{named}{fault.reason}", where=str(archive), hint=_raised(fault.limit) if fault.limit else _PINNED
         ) from fault
 
 

@@ -7,6 +7,8 @@
 
 Everything is written below tmp/ and renamed into place. No lock is needed: two runs that fetch the same thing write
 the same bytes, and the second one discards its copy.
+
+Looks up bases in the cache, without importing what fetches them.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ import contextlib
 import errno
 import json
 import os
+import re
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -22,15 +25,59 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from patchctl.atomic import make_folder, new_folder, sweep
-from patchctl.errors import MachineFailed, PatchctlError, SourceMismatch, WrongUse
-from patchctl.manifest.records import BadRecord, parse
-from patchctl.manifest.types import ObjectId
+from patchctl.errors import BadManifest, MachineFailed, PatchctlError, SourceMismatch, WrongUse
+from patchctl.manifest.typeinfo import BadRecord, parse
+from patchctl.manifest.types import ObjectId, Pin, Sdist, Stack, Upstream
 from patchctl.os_errors import as_user_error
-from patchctl.source.types import FORMS, Form
+from patchctl.source.types import FORMS, Base, Form
+
+
+def cached_git(name: str, pin: Pin, root: Path) -> Base | None:
+    """Return the pin's base in the cache, or None. Raises SourceMismatch if it is not the pinned one."""
+    if pin.commit is None:
+        return None
+    repo = git_place(root, name, pin.commit)
+    record = read_record(repo)
+    if record is None:
+        return None
+    if record.commit != pin.commit:
+        raise SourceMismatch(f"the record names commit {record.commit}", where=str(repo), hint=REFRESH)
+    check_tree(record.tree, pin, str(repo))
+    return Base(name, "git", repo, record.commit, record.tree, record.origin, 0)
+
+
+def cached_sdist(name: str, upstream: Upstream, stack: Stack, root: Path) -> Base | None:
+    """Return the base of the pin's archive in the cache, or None; also None if other files are declared now."""
+    sdist = stack.pin.sdist
+    if sdist is None or upstream.sdist is None:
+        return None
+    repo = sdist_place(root, name, sdist)
+    record = read_record(repo)
+    if record is None or kept_archive(repo) is None:
+        return None
+    if record.sha256 != sdist.sha256:
+        raise SourceMismatch(
+            f"the record names sha256 {record.sha256}, but {sdist.sha256} is pinned", where=str(repo), hint=REFRESH
+        )
+    if {g.path for g in stack.generated} != set(record.declared):
+        return None
+    return Base(name, "sdist", repo, record.commit, record.tree, record.origin, 0)
+
+
+def check_tree(tree: str, pin: Pin, where: str) -> None:
+    """Raise SourceMismatch if another tree is pinned."""
+    if pin.tree is not None and tree != pin.tree:
+        raise SourceMismatch(
+            f"commit {pin.commit} has tree {tree}, but {pin.tree} is pinned",
+            where=where,
+            hint="the manifest's commit and tree do not belong together: correct the pin",
+        )
+
 
 REPOSITORY_CONFIG = "[core]\n\trepositoryformatversion = 0\n\tbare = true\n"
 RECORD = "patchctl.json"
 SCHEMA = 1
+_VERSION = re.compile(r"[0-9A-Za-z][0-9A-Za-z.!+_-]*")
 _REF = "refs/heads/base"
 _ABANDONED_SECONDS = 24 * 3600.0
 _OTHER_FOLDER = "set PATCHCTL_CACHE to a folder of your own"
@@ -76,9 +123,11 @@ def git_place(root: Path, upstream: str, commit: str) -> Path:
     return root / "git" / upstream / f"{commit}.git"
 
 
-def sdist_place(root: Path, upstream: str, version: str, sha256: str) -> Path:
-    """Return the path of the base made from a source distribution."""
-    return root / "sdist" / upstream / f"{version}-{sha256[:16]}.git"
+def sdist_place(root: Path, upstream: str, sdist: Sdist) -> Path:
+    """Return the path of the base made from a source distribution. Raises BadManifest."""
+    if _VERSION.fullmatch(sdist.version) is None:
+        raise BadManifest(f"{sdist.version!r} is not a version of a source distribution (upstream {upstream})")
+    return root / "sdist" / upstream / f"{sdist.version}-{sdist.sha256[:16]}.git"
 
 
 def kept_archive(repo: Path) -> Path | None:

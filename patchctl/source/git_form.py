@@ -11,7 +11,7 @@ from patchctl.git.fetch import fetch_commit, is_diverted, proven_tree, take_pack
 from patchctl.git.run import GitFailed
 from patchctl.manifest.types import Pin, Upstream
 from patchctl.source import cache
-from patchctl.source.cached import check_tree
+from patchctl.source.cache import check_tree
 from patchctl.source.intact import is_intact
 from patchctl.source.places import (
     SourcePlace,

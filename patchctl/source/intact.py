@@ -7,7 +7,7 @@ from pathlib import Path
 
 from patchctl.errors import GitKilled, SourceMismatch
 from patchctl.git.catfile import ObjectReader
-from patchctl.git.packfiles import ends_with_digest
+from patchctl.git.pack import ends_with_digest
 from patchctl.source.archive import is_generated, read_archive, tree_of
 from patchctl.source.cache import RECORD, REFRESH, REPOSITORY_CONFIG, read_record
 from patchctl.source.config import archive_limits

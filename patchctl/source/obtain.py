@@ -6,27 +6,25 @@ from pathlib import Path
 
 from patchctl.errors import SourceUnavailable, Tried
 from patchctl.manifest.types import Stack, Upstream
-from patchctl.source.cached import cached_git, cached_sdist
+from patchctl.source.cache import cached_git, cached_sdist
 from patchctl.source.types import FORMS, Base, Form, SourceOptions
 from patchctl.terminal.progress import Progress
 
 BUNDLE_HINT = "--bundle allows no other source but local mirrors: create a bundle of this profile at these pins"
 
 
-def obtain(name: str, upstream: Upstream, stack: Stack, options: SourceOptions, progress: Progress) -> Base:
+def obtain(upstream: Upstream, stack: Stack, options: SourceOptions, progress: Progress) -> Base:
     """Return the base of a stack's pin in the form of `options.source`; with "auto", the first form available.
 
     Raises SourceUnavailable with every place tried, SourceMismatch if a source is not the pinned one.
     """
     forms = FORMS if options.source == "auto" else (options.source,)
-    return _obtain(forms, name, upstream, stack, options, progress)
+    return _obtain(forms, upstream, stack, options, progress)
 
 
-def obtain_form(
-    form: Form, name: str, upstream: Upstream, stack: Stack, options: SourceOptions, progress: Progress
-) -> Base:
+def obtain_form(form: Form, upstream: Upstream, stack: Stack, options: SourceOptions, progress: Progress) -> Base:
     """Like `obtain`, in this form, whatever `options.source` is."""
-    return _obtain((form,), name, upstream, stack, options, progress)
+    return _obtain((form,), upstream, stack, options, progress)
 
 
 CACHE = "cache "
@@ -34,15 +32,16 @@ CACHE = "cache "
 
 
 def _obtain(
-    forms: tuple[Form, ...], name: str, upstream: Upstream, stack: Stack, options: SourceOptions, progress: Progress
+    forms: tuple[Form, ...], upstream: Upstream, stack: Stack, options: SourceOptions, progress: Progress
 ) -> Base:
+    name = stack.upstream
     tried: list[Tried] = []
     bundled = options.bundle is not None and options.bundle.source(name, "git") is not None
     for step, form in _order(forms, mirrored=bundled or bool(options.mirrors.get(name))):
         if step == "fetch":
-            base = _fetch(form, name, upstream, stack, options, progress, tried)
+            base = _fetch(form, upstream, stack, options, progress, tried)
         else:
-            base = None if options.refresh else _cached(form, name, upstream, stack, options.cache)
+            base = None if options.refresh else _cached(form, upstream, stack, options.cache)
         if base is not None:
             return base
     if not options.refresh:
@@ -62,28 +61,22 @@ def _order(forms: tuple[Form, ...], mirrored: bool) -> list[tuple[str, Form]]:
     return cached + fetched
 
 
-def _cached(form: Form, name: str, upstream: Upstream, stack: Stack, root: Path) -> Base | None:
+def _cached(form: Form, upstream: Upstream, stack: Stack, root: Path) -> Base | None:
     if form == "git":
-        return cached_git(name, stack.pin, root)
-    return cached_sdist(name, upstream, stack, root)
+        return cached_git(stack.upstream, stack.pin, root)
+    return cached_sdist(stack.upstream, upstream, stack, root)
 
 
 def _fetch(
-    form: Form,
-    name: str,
-    upstream: Upstream,
-    stack: Stack,
-    options: SourceOptions,
-    progress: Progress,
-    tried: list[Tried],
+    form: Form, upstream: Upstream, stack: Stack, options: SourceOptions, progress: Progress, tried: list[Tried]
 ) -> Base | None:
     if form == "sdist":
         from patchctl.source import sdist
 
-        return sdist.fetch(name, upstream, stack, options, progress, tried)
+        return sdist.fetch(upstream, stack, options, progress, tried)
     from patchctl.source import git_form
 
-    return git_form.fetch(name, upstream, stack.pin, options, progress, tried)
+    return git_form.fetch(stack.upstream, upstream, stack.pin, options, progress, tried)
 
 
 def _pin_text(stack: Stack, forms: tuple[Form, ...]) -> str:

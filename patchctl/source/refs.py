@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from patchctl.errors import Tried
 from patchctl.git.fetch import list_refs
-from patchctl.git.revisions import git_dir, has_commit, refs_of
+from patchctl.git.history import git_dir, has_commit, refs_of, trusting
 from patchctl.git.run import GitFailed, run_git
 from patchctl.manifest.types import Stack, Upstream
 from patchctl.source.git_form import places_of
@@ -68,7 +68,7 @@ class Revisions:
 
     def __init__(self, name: str, upstream: Upstream, prefix: str, options: SourceOptions) -> None:
         self.tried: list[Tried] = []
-        self._prefix, self._branches = prefix, upstream.releases is not None
+        self.prefix, self._branches = prefix, upstream.releases is not None
         self._answers: list[tuple[SourcePlace, Mapping[str, str]]] = []
         self._unasked = iter(places_of(name, upstream, options))
 
@@ -87,7 +87,7 @@ class Revisions:
                     return Revision(wanted, tag, None, place.shown, repo)
                 self.tried.append(Tried(place.shown, f"no commit {wanted}"))
                 continue
-            for tag in dict.fromkeys((wanted, self._prefix + wanted)):
+            for tag in dict.fromkeys((wanted, self.prefix + wanted)):
                 if tag in tags:
                     return Revision(tags[tag], tag, None, place.shown, repo)
             if _HEADS + wanted in refs:
@@ -113,7 +113,7 @@ class Revisions:
         for kind in (_HEADS, _TAGS) if self._branches else (_TAGS,):
             for ref, oid in refs.items():
                 name = ref.removeprefix(kind)
-                if ref.startswith(kind + self._prefix) and (version := version_of(name, self._prefix)) is not None:
+                if ref.startswith(kind + self.prefix) and (version := version_of(name, self.prefix)) is not None:
                     found[version] = name, oid
         return dict(sorted(found.items()))
 
@@ -136,13 +136,9 @@ def _in_full(short: str, repo: Path | None, refs: Mapping[str, str]) -> str | No
     if repo is None:
         found = {oid for oid in refs.values() if oid.startswith(short)}
         return found.pop() if len(found) == 1 else None
-    safe = (("safe.directory", str(repo)), ("safe.directory", str(repo.parent)))
+    command = ["rev-parse", "--verify", "--quiet", f"{short}^{{commit}}"]
     try:
-        return (
-            run_git(["rev-parse", "--verify", "--quiet", f"{short}^{{commit}}"], repo=repo, config=safe)
-            .decode()
-            .strip()
-        )
+        return run_git(command, repo=repo, config=trusting(repo)).decode().strip()
     except GitFailed:
         return None
 

@@ -15,7 +15,6 @@ from patchctl.git.pack import PackWriter
 from patchctl.manifest.types import Sdist, Stack, Upstream
 from patchctl.source import cache
 from patchctl.source.archive import ArchivedFile, is_generated, read_archive
-from patchctl.source.cached import sdist_place
 from patchctl.source.config import archive_limits
 from patchctl.source.intact import is_intact
 from patchctl.source.types import Base, Download, SourceOptions
@@ -52,13 +51,13 @@ def write_commit(
 
 
 def fetch(
-    name: str, upstream: Upstream, stack: Stack, options: SourceOptions, progress: Progress, tried: list[Tried]
+    upstream: Upstream, stack: Stack, options: SourceOptions, progress: Progress, tried: list[Tried]
 ) -> Base | None:
     """Get the archive (from the cache, a bundle, or package indexes) and make its commit.
 
     Returns None and adds to `tried` if no place has it. Raises SourceMismatch if it is not the pinned one.
     """
-    sdist = stack.pin.sdist
+    name, sdist = stack.upstream, stack.pin.sdist
     if sdist is None or upstream.sdist is None:
         tried.append(Tried("package index", "no source distribution is pinned for it"))
         return None
@@ -71,12 +70,12 @@ def fetch(
             from patchctl.source.package_index import download
 
             found = download(upstream.sdist, sdist, folder, progress, tried)
-        return None if found is None else _make_base(found, name, upstream.sdist, stack, options, folder)
+        return None if found is None else _make_base(found, upstream.sdist, stack, options, folder)
 
 
 def _kept(name: str, sdist: Sdist, options: SourceOptions) -> Download | None:
     """Return the archive in the cache: a killed run, or a changed list of generated files, leaves it without a base."""
-    repo = sdist_place(options.cache, name, sdist)
+    repo = cache.sdist_place(options.cache, name, sdist)
     archive = None if options.refresh else cache.kept_archive(repo)
     if archive is None:
         return None
@@ -101,17 +100,15 @@ def _bundled(name: str, sdist: Sdist, options: SourceOptions, folder: Path, trie
     return Download(target, shown, len(data))
 
 
-def _make_base(
-    found: Download, name: str, distribution: str, stack: Stack, options: SourceOptions, folder: Path
-) -> Base:
-    sdist = stack.pin.sdist
+def _make_base(found: Download, distribution: str, stack: Stack, options: SourceOptions, folder: Path) -> Base:
+    name, sdist = stack.upstream, stack.pin.sdist
     assert sdist is not None
     generated = {g.path.encode() for g in stack.generated}
     archived = read_archive(found.path, sdist.sha256, archive_limits())
     repo = cache.new_repository(folder / "base.git")
     title = f"{distribution} {sdist.version} from its source distribution"
     commit, tree = write_commit(repo, (f for f in archived if not is_generated(f, generated)), title, sdist)
-    final = sdist_place(options.cache, name, sdist)
+    final = cache.sdist_place(options.cache, name, sdist)
     kept = final.with_name(final.name.removesuffix(".git") + _suffix(found.path))
     if found.path != kept:
         cache.place(found.path, kept, replace=True)

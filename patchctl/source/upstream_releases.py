@@ -19,14 +19,8 @@ from typing import TYPE_CHECKING, Any
 from patchctl.atomic import make_folder, replace_file
 from patchctl.errors import SourceUnavailable, Tried
 from patchctl.git.catfile import ObjectReader
-from patchctl.git.objects import (
-    FOLDER,
-    GITLINK,
-    Files,
-    TreeEntry,
-    parse_tree,
-)
-from patchctl.git.run import GitFailed, run_git
+from patchctl.git.history import descends
+from patchctl.git.objects import FOLDER, GITLINK, Files, TreeEntry, parse_tree
 from patchctl.manifest.types import Pin, Sdist, Stack, Upstream
 from patchctl.source import cache
 from patchctl.source.archive import is_generated, read_archive
@@ -138,7 +132,7 @@ class UpstreamReleases:
         found = self._here.find(pin.commit) if pin.commit and self._options.source != "sdist" else None
         if found is not None and found.repo is not None:
             return self._of_repository(self._stack.name, found.repo, found.commit)
-        base = obtain(self._name, self._upstream, self._stack, self._options, self._progress)
+        base = obtain(self._upstream, self._stack, self._options, self._progress)
         self._progress.finish()
         sha256 = pin.sdist.sha256 if base.form == "sdist" and pin.sdist else None
         return UpstreamRelease(self._stack.name, base.form, base.commit, base.tree, base.repo, sha256=sha256)
@@ -221,7 +215,7 @@ class UpstreamReleases:
         if pin is None or found is None or found.repo is None:
             return [v for v in versions if self._names[v] == self._newest()]
         heads = [(v, self._tagged[v][1]) for v in versions if v in self._tagged]
-        return [v for v, commit in heads if commit != pin and _descends(found.repo, commit, pin)]
+        return [v for v, commit in heads if commit != pin and descends(found.repo, commit, pin)]
 
     def _newest(self) -> str:
         """Return the newest final version, or the newest of all if there is no final one."""
@@ -272,7 +266,7 @@ class UpstreamReleases:
 
     def _fetched(self, name: str, commit: str) -> UpstreamRelease:
         stack = replace(self._stack, pin=Pin(commit))
-        base = obtain_form("git", self._name, self._upstream, stack, self._options, self._progress)
+        base = obtain_form("git", self._upstream, stack, self._options, self._progress)
         self._progress.finish()
         return UpstreamRelease(name, "git", base.commit, base.tree, base.repo)
 
@@ -342,16 +336,6 @@ class UpstreamReleases:
     def _matters(self, path: bytes) -> bool:
         """Return whether the content of a file is kept besides its name."""
         return path.endswith(b".py") or path.rpartition(b"/")[2] in self._wanted
-
-
-def _descends(repo: Path, commit: str, ancestor: str) -> bool:
-    """Whether `ancestor` is in the commit's history; False if the repository lacks either."""
-    safe = (("safe.directory", str(repo)), ("safe.directory", str(repo.parent)))
-    try:
-        run_git(["merge-base", "--is-ancestor", ancestor, commit], repo=repo, config=safe)
-    except GitFailed:
-        return False
-    return True
 
 
 def _names_in(kept: Iterable[str]) -> frozenset[bytes]:

@@ -22,10 +22,9 @@ from patchctl.manifest.lock import (
 from patchctl.manifest.types import Stack
 from patchctl.source.obtain import obtain_form
 from patchctl.source.types import Base, Form, SourceOptions
-from patchctl.stack.patches import StackPatch
+from patchctl.stack.patches import Omission, StackPatch, dependents, leave_out
 from patchctl.stack.plan import build_stack, load_patches, missing_files
 from patchctl.stack.result_cache import StackResult
-from patchctl.stack.select import Omission, dependents, leave_out
 from patchctl.terminal.progress import Progress
 
 
@@ -65,7 +64,7 @@ def compute_lock(dist: Distribution, stack: Stack, options: SourceOptions, progr
         try:
             if form not in wanted:
                 raise SourceUnavailable(f"{stack.upstream}: only form {options.source} was requested", [])
-            bases[form] = obtain_form(form, stack.upstream, dist.upstream(stack.upstream), stack, options, progress)
+            bases[form] = obtain_form(form, dist.upstream(stack.upstream), stack, options, progress)
         except SourceUnavailable as failure:
             unavailable[form] = failure
     there, _ = old_lock(dist, stack)

@@ -21,9 +21,18 @@ from patchctl.manifest.types import Profile, Stack
 from patchctl.source.obtain import BUNDLE_HINT, obtain, obtain_form
 from patchctl.source.types import Base, Form, SeveralUnavailable, SourceOptions
 from patchctl.stack import result_cache
-from patchctl.stack.patches import StackPatch, load_patch, load_unparsed, parsed
+from patchctl.stack.patches import (
+    Omission,
+    StackPatch,
+    check_name,
+    check_requirements,
+    dependents,
+    leave_out,
+    load_patch,
+    load_unparsed,
+    parsed,
+)
 from patchctl.stack.result_cache import StackResult, cache_key, note_parsed, parsed_before
-from patchctl.stack.select import Omission, check_name, check_requirements, dependents, leave_out
 from patchctl.terminal.progress import Progress
 
 NO_PATCHES = "its upstream is skipped"
@@ -296,8 +305,8 @@ def _obtain(
         applied = current.applied.get(upstream)
         form: Form = "git" if applied is not None and applied.form == "git" else "sdist"
         with contextlib.suppress(SourceUnavailable):
-            return obtain_form(form, upstream, dist.upstream(upstream), stack, options, progress)
-    return obtain(upstream, dist.upstream(upstream), stack, options, progress)
+            return obtain_form(form, dist.upstream(upstream), stack, options, progress)
+    return obtain(dist.upstream(upstream), stack, options, progress)
 
 
 def _tried(failures: Mapping[str, SourceUnavailable]) -> list[Tried]:
@@ -359,7 +368,7 @@ def _unavailable(
         if missing and package is None and base.form == "sdist" and options.source == "auto":
             try:
                 stack = selection.stacks[upstream]
-                bases[upstream] = obtain_form("git", upstream, dist.upstream(upstream), stack, options, progress)
+                bases[upstream] = obtain_form("git", dist.upstream(upstream), stack, options, progress)
                 continue
             except SourceUnavailable as error:
                 failure = error

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from patchctl import __version__
 from patchctl.atomic import make_folder
 from patchctl.git.objects import EXECUTABLE, GITLINK, REGULAR, SYMLINK, TreeEntry
-from patchctl.git.packfiles import ends_with_digest
+from patchctl.git.pack import ends_with_digest
 from patchctl.source.cache import staging_in
 from patchctl.stack.patches import StackPatch
 

@@ -17,8 +17,16 @@ from patchctl.git.run import GitFailed
 from patchctl.os_errors import as_user_error
 from patchctl.source.obtain import CACHE
 from patchctl.stack.plan import Plan, PlannedStack
+from patchctl.workspace.checks import (
+    VerifiedMove,
+    check_places,
+    git_error,
+    refuse_unkeepable,
+    settled_marks,
+    staged_during,
+    verify_objects,
+)
 from patchctl.workspace.journal import REPAIR, Journal, TreeChange, finish, read_journal, recovery, write_journal
-from patchctl.workspace.local_changes import refuse_unkeepable, settled_marks, staged_during
 from patchctl.workspace.repair_target import repair_marker
 from patchctl.workspace.state import FOLDER, SkippedUpstream, TreeState, WorkspaceState, load_state
 from patchctl.workspace.tree_part import (
@@ -31,7 +39,6 @@ from patchctl.workspace.tree_part import (
     touched_sides,
 )
 from patchctl.workspace.trees import STASH_HINT, Sides, Tree
-from patchctl.workspace.verify_objects import VerifiedMove, check_places, git_error, verify_objects
 from patchctl.workspace.workspace_lock import clean_up, drop_own_locks, workspace_lock
 
 

@@ -20,7 +20,7 @@ from patchctl.atomic import replace_file
 from patchctl.errors import LocalEdits, SourceUnavailable, WrongUse
 from patchctl.git.history import CommitInfo, commits_between
 from patchctl.git.locks import wait_for
-from patchctl.git.packfiles import bring_pack
+from patchctl.git.pack import bring_pack
 from patchctl.git.run import GitFailed, run_git
 from patchctl.git.worktree import Mark, WorkTree, add_exclude, create_git_dir, import_base
 from patchctl.manifest.distribution import Distribution
@@ -31,7 +31,7 @@ from patchctl.stack.build import COMMITTER
 from patchctl.stack.plan import build_stack, load_patches, missing_files
 from patchctl.stack.result_cache import StackResult
 from patchctl.terminal.progress import Progress
-from patchctl.workspace.local_changes import edits_in, marks_in, refuse_operation
+from patchctl.workspace.checks import edits_in, marks_in, refuse_operation
 from patchctl.workspace.tree_files import TreeFiles
 from patchctl.workspace.trees import Move, Tree
 
@@ -71,12 +71,12 @@ def make_edit_tree(folder: Path, stack: Stack, base: Base, result: StackResult, 
 def _fill(folder: Path, stack: Stack, base: Base, result: StackResult, digest: str, settings_of: Path) -> None:
     make_object_store(folder / ".git", base, result, [g.path for g in stack.generated])
     _take_over(settings_of / ".git", folder / ".git", [g.path for g in stack.generated])
-    tree = _tree_of(folder)
+    tree = tree_of(folder)
     tree.carry_out(tree.plan(Move(None, result.tip_commit)))
     tree.place_generated({g.path: g.content.encode() for g in stack.generated})
     work = tree.work
     work.write_index(result.tip_commit)
-    old = _tree_of(settings_of)
+    old = tree_of(settings_of)
     if old.git_dir.is_dir():
         work.flag({path: mark.tag for path, mark in old.work.marks().items()})
         _keep_modes(old.folder, tree.folder, tree.files(result.tip_commit))
@@ -130,7 +130,7 @@ def read_edit_tree(folder: Path, stack: Stack) -> tuple[str, list[CommitInfo]]:
     if noted.get("pin", stack.pin.identity) != stack.pin.identity:
         hint = "edit it anew in another folder, and bring your commits there with `git cherry-pick`"
         raise WrongUse(f"{folder} stands on another pin than {stack.upstream}/{stack.name} has now", hint=hint)
-    tree = _tree_of(folder)
+    tree = tree_of(folder)
     refuse_operation(tree)
     open_changes = _uncommitted(tree, marks_in(tree))
     if not open_changes:
@@ -150,7 +150,7 @@ def stack_of(folder: Path) -> str | None:
     return f"{noted['upstream']}/{noted['stack']}" if {"upstream", "stack"} <= noted.keys() else None
 
 
-def _tree_of(folder: Path) -> Tree:
+def tree_of(folder: Path) -> Tree:
     return Tree(folder.parent, folder.name, "managed", folder.name)
 
 
@@ -228,7 +228,7 @@ def _check_exported(folder: Path, stack: Stack) -> None:
     if not noted:
         what = f"{folder} is there already and is no work tree of patchctl's"
         raise LocalEdits(what, [str(folder)], hint="name another folder with --dir")
-    tree = _tree_of(folder)
+    tree = tree_of(folder)
     refuse_operation(tree)
     held = wait_for([tree.git_dir / "index.lock", tree.git_dir / "HEAD.lock"])
     if held:
@@ -257,14 +257,18 @@ def _check_unseen(tree: Tree, tip: str, generated: Collection[str]) -> None:
         )
 
 
+def references_of_a_person(work: WorkTree, names: Iterable[str], branch: str) -> list[str]:
+    """Those of the references `names` that are not ours, and the work trees that were linked to this repository."""
+    linked = work.git_dir / "worktrees"
+    found = [name for name in names if name not in (branch, "refs/patchctl/base", "refs/patchctl/tip")]
+    return found + ([str(place) for place in linked.iterdir()] if linked.is_dir() else [])
+
+
 def _check_references(tree: Tree, stack: Stack, tip: str) -> None:
     """Branches, tags, notes and stashes of a person's, and work trees that were linked to this repository."""
     branch = f"refs/heads/patchctl/{stack.name}"
-    ours = {branch, "refs/patchctl/base", "refs/patchctl/tip"}
     names = tree.work.git("for-each-ref", "--format=%(refname)").decode("utf-8", "replace").split()
-    found = [name for name in names if name not in ours]
-    linked = tree.git_dir / "worktrees"
-    found += [str(place) for place in linked.iterdir()] if linked.is_dir() else []
+    found = references_of_a_person(tree.work, names, branch)
     found += [branch] if branch in names and tree.work.git("rev-list", "--max-count=1", branch, "--not", tip) else []
     if found:
         what = f"{tree.folder} holds commits on another branch, references or linked work trees that were not exported"
@@ -274,7 +278,7 @@ def _check_references(tree: Tree, stack: Stack, tip: str) -> None:
 def mark_exported(folder: Path, digest: str) -> None:
     """Note that HEAD is what the patch files hold now. In a file of ours, by rename: a git that is killed while it changes the
     configuration leaves a lock there, at which every later one stops."""
-    head = _tree_of(folder).work.git("rev-parse", "--verify", "HEAD").decode().strip()
+    head = tree_of(folder).work.git("rev-parse", "--verify", "HEAD").decode().strip()
     replace_file(folder / ".git" / _EXPORTED, json.dumps({"tip": head, "patches": digest}).encode())
 
 
@@ -293,7 +297,7 @@ def open_stack(
 
     Raises SourceUnavailable, and LocalEdits when what is there was not exported.
     """
-    base = obtain(stack.upstream, dist.upstream(stack.upstream), stack, options, progress)
+    base = obtain(dist.upstream(stack.upstream), stack, options, progress)
     progress.finish()
     patches = load_patches(dist, stack)
     lacking = missing_files(base, patches)

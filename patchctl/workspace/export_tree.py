@@ -134,5 +134,5 @@ def _build(
     options: SourceOptions,
     left_out: Sequence[StackPatch] = (),
 ) -> tuple[Base, StackResult]:
-    base = obtain(stack.upstream, dist.upstream(stack.upstream), stack, options, SilentProgress())
+    base = obtain(dist.upstream(stack.upstream), stack, options, SilentProgress())
     return base, build_stack(base, patches, left_out, options.cache)

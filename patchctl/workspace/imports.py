@@ -79,11 +79,7 @@ def find_imports(
         return ()
     try:
         done = subprocess.run(
-            [python, "-c", _PROBE, *packages],
-            capture_output=True,
-            text=True,
-            timeout=_TIMEOUT_SECONDS,
-            check=True,
+            [python, "-c", _PROBE, *packages], capture_output=True, text=True, timeout=_TIMEOUT_SECONDS, check=True
         )
         found = json.loads(done.stdout.strip().splitlines()[-1])
     except (OSError, subprocess.SubprocessError, ValueError, IndexError) as error:

@@ -18,9 +18,10 @@ from typing import Any
 from patchctl.errors import BadManifest, BrokenRepository, LocalEdits, Where
 from patchctl.git.catfile import ObjectReader
 from patchctl.git.index import IndexChange, NotPlain
-from patchctl.git.packfiles import bring_pack
+from patchctl.git.pack import bring_pack
 from patchctl.git.worktree import WorkTree, add_exclude, find_git_dir, object_store
 from patchctl.os_errors import as_user_error
+from patchctl.workspace.checks import VerifiedMove, check_places, verify_objects
 from patchctl.workspace.pip_record import restore_bytecode, save_bytecode, write_record
 from patchctl.workspace.state import (
     FOLDER,
@@ -33,7 +34,6 @@ from patchctl.workspace.state import (
 )
 from patchctl.workspace.tree_files import TreeFiles
 from patchctl.workspace.trees import Move, Sides, Steps, Tree, commit_tree, note_modes, set_modes
-from patchctl.workspace.verify_objects import VerifiedMove, check_places, verify_objects
 from patchctl.workspace.workspace_lock import drop_own_locks
 
 VERSION = 1

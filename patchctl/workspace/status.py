@@ -17,9 +17,9 @@ from patchctl.git.run import GitRefused
 from patchctl.manifest.distribution import Distribution
 from patchctl.manifest.lock import lock_digest, read_lock
 from patchctl.os_errors import is_resource_error
+from patchctl.workspace.checks import edits_in, marks_in, operation_in
 from patchctl.workspace.imports import Import, find_imports
 from patchctl.workspace.journal import read_journal
-from patchctl.workspace.local_changes import edits_in, marks_in, operation_in
 from patchctl.workspace.pip_record import record_is_ours
 from patchctl.workspace.state import (
     AppliedPatch,
@@ -78,8 +78,7 @@ class Status:
     trees: Annotated[tuple[TreeStatus, ...], Doc("trees, sorted by name")]
     skipped: Annotated[tuple[SkippedUpstream, ...], Doc("upstreams unavailable at the apply")]
     release: Annotated[
-        str | None,
-        Doc("release that was applied; null if the profile has none, or if an earlier patchctl applied it"),
+        str | None, Doc("release that was applied; null if the profile has none, or if an earlier patchctl applied it")
     ] = None
     lacking: Annotated[
         Mapping[str, str],

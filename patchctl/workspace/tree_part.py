@@ -14,18 +14,17 @@ from pathlib import Path
 from patchctl.errors import BrokenRepository, LocalEdits, SourceMismatch, WrongUse
 from patchctl.git.catfile import ObjectReader
 from patchctl.git.objects import Files, TreeEntry
-from patchctl.git.packfiles import bring_pack
+from patchctl.git.pack import bring_pack
 from patchctl.git.worktree import WorkTree, create_git_dir, import_base
 from patchctl.source.cache import REFRESH
 from patchctl.stack import result_cache
 from patchctl.stack.plan import PlannedStack
+from patchctl.workspace.checks import VerifiedMove, edits_in, settled_marks, verify_objects
 from patchctl.workspace.journal import TreeChange, new_git_dir
-from patchctl.workspace.local_changes import edits_in, settled_marks
 from patchctl.workspace.pip_record import keep_record, record_is_ours
 from patchctl.workspace.repair_target import note_tree
 from patchctl.workspace.state import AppliedPatch, LeftOutFeature, TreeState
 from patchctl.workspace.trees import Move, Sides, Tree, commit_tree, sides_of
-from patchctl.workspace.verify_objects import VerifiedMove, verify_objects
 
 
 @dataclass(frozen=True)

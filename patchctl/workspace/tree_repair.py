@@ -16,17 +16,17 @@ from patchctl.atomic import replace_file
 from patchctl.doc import Doc
 from patchctl.errors import BrokenRepository, PatchctlError, SourceMismatch
 from patchctl.git.catfile import ObjectReader
-from patchctl.git.in_progress import IN_PROGRESS
+from patchctl.git.locks import IN_PROGRESS
 from patchctl.git.objects import GITLINK, Files, TreeEntry
-from patchctl.git.packfiles import bring_pack
+from patchctl.git.pack import bring_pack
 from patchctl.git.run import GitFailed, run_git
 from patchctl.git.worktree import WorkTree, create_git_dir, find_git_dir, import_base, object_store
+from patchctl.workspace.checks import git_message, verify_objects
 from patchctl.workspace.journal import new_git_dir
 from patchctl.workspace.pip_record import restore_bytecode, write_record
 from patchctl.workspace.repair_target import RepairTarget, note_tree
 from patchctl.workspace.tree_files import TreeFiles
 from patchctl.workspace.trees import Move, Sides, Steps, Tree, changed_paths, commit_tree, set_modes
-from patchctl.workspace.verify_objects import git_message, verify_objects
 
 _LOCKED = ("index", "HEAD", "config", "packed-refs", "shallow")
 

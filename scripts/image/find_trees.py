@@ -15,7 +15,7 @@ from pathlib import Path
 
 from patchctl.__main__ import compose
 from patchctl.cli.app import App
-from patchctl.identify.known import known_trees
+from patchctl.identify.lists import known_trees
 from patchctl.identify.match import Identified, identify
 from patchctl.manifest.distribution import Distribution
 from patchctl.workspace.imports import find_imports

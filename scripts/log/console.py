@@ -18,7 +18,7 @@ from typing import IO, cast
 
 from log.wrapped import Pieces
 
-from patchctl.blame.log_lines import plain, without_note
+from patchctl.blame.blame import plain, without_note
 
 # More than any line of metrics has. A longer line (a dumped batch) is read in parts, so that memory stays bounded.
 _LONGEST = 1 << 20

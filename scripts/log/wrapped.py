@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 
-from patchctl.blame.log_lines import plain, without_prefix
+from patchctl.blame.blame import plain, without_prefix
 
 # Wider than any terminal is a line that nothing has wrapped; narrower, one that is over.
 _NARROWEST, _WIDEST = 40, 1000

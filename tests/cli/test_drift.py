@@ -259,7 +259,7 @@ def test_only_what_stands_in_a_profile_with_it_is_a_caller(calling: Made) -> Non
 
 
 def test_a_caller_is_settled_by_a_record_of_trees_with_the_release(tmp_path: Path) -> None:
-    from patchctl.catalog.evidence_file import EvidenceRecord, Proof, write_record
+    from patchctl.catalog.evidence import EvidenceRecord, Proof, write_record
     from patchctl.manifest.distribution import Distribution
     from patchctl.stack.plan import load_patches
 
@@ -325,7 +325,7 @@ def test_a_call_from_elsewhere_that_newly_broke(calling: Made, tmp_path: Path) -
 
 def proven_at(made: Made, tag: str) -> None:
     """A stack of this release beside the first, with the patches of hello.py made anew, and records that hold for it."""
-    from patchctl.catalog.evidence_file import EvidenceRecord, Proof, write_record
+    from patchctl.catalog.evidence import EvidenceRecord, Proof, write_record
     from patchctl.manifest.distribution import Distribution
     from patchctl.stack.plan import load_patches
 

@@ -27,7 +27,7 @@ from requirement_sets import NEEDS, install_metadata, with_set
 from test_json import check_output
 
 from patchctl.errors import SourceUnavailable, WrongUse
-from patchctl.install import environment, wheel
+from patchctl.install import install, wheel
 from patchctl.install.installable import InstallTree, install_trees, submodules
 from patchctl.install.wheel import REQUIREMENTS
 from patchctl.manifest.distribution import Distribution
@@ -412,17 +412,17 @@ def test_a_pip_that_does_not_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     slow = tmp_path / "python"
     slow.write_text("#!/bin/sh\nexec sleep 30\n")
     slow.chmod(0o755)
-    monkeypatch.setattr(environment, "_SECONDS", 0.2)
+    monkeypatch.setattr(install, "_SECONDS", 0.2)
     monkeypatch.setattr(wheel, "_SECONDS", 0.2)
     with pytest.raises(WrongUse, match="pip did not finish") as stopped:
-        environment.pip_install(environment.PythonEnvironment(str(slow), (), (), {}), [tmp_path / "a.whl"])
+        install.pip_install(install.PythonEnvironment(str(slow), (), (), {}), [tmp_path / "a.whl"])
     assert "`patchctl install` again" in (stopped.value.hint or "")
     with pytest.raises(SourceUnavailable) as caught:
         wheel.build_tools(str(slow), tmp_path / "tools")
     assert "did not finish" in caught.value.tried[0].reason
     slow.write_text("#!/bin/sh\nkill -KILL $$\n")
     with pytest.raises(WrongUse, match="killed by signal 9") as killed:
-        environment.pip_install(environment.PythonEnvironment(str(slow), (), (), {}), [tmp_path / "a.whl"])
+        install.pip_install(install.PythonEnvironment(str(slow), (), (), {}), [tmp_path / "a.whl"])
     assert "`patchctl install` again" in (killed.value.hint or "")
 
 

@@ -19,7 +19,7 @@ from distribution import CLOCK, GREETER, Made, Patch, Upstream, make_distributio
 from test_json import check_output
 from test_releases import without_patches
 
-from patchctl.catalog.evidence_file import Proof, read_record
+from patchctl.catalog.evidence import Proof, read_record
 
 pytestmark = pytest.mark.heavy("runs pytest in processes of its own, some hundred times")
 

@@ -18,7 +18,7 @@ from killing import killed, points
 from on_disk import snapshot
 from test_prove import CONFTEST, MUTATION
 
-from patchctl.catalog.evidence_file import EvidenceRecord, Proof, read_record, write_record
+from patchctl.catalog.evidence import EvidenceRecord, Proof, read_record, write_record
 
 pytestmark = pytest.mark.heavy("whole rebases, killed at many points")
 

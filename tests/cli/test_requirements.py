@@ -23,9 +23,8 @@ from test_json import check_output
 from patchctl.errors import SourceUnavailable
 from patchctl.manifest.distribution import Distribution
 from patchctl.manifest.requirement_types import PLATFORMS, Platform
-from patchctl.requirements.inputs import Inputs, inputs_of
-from patchctl.requirements.lockfile import read_lock
-from patchctl.requirements.resolver import NoSolution, resolve_inputs
+from patchctl.requirements.lockfile import Inputs, inputs_of, read_lock
+from patchctl.requirements.relock import NoSolution, resolve_inputs
 from patchctl.requirements.sets import read_set
 
 LOCK = f"manifests/requirements/{NAME}/x86_64.txt"

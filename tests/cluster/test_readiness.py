@@ -26,7 +26,7 @@ from patchctl.findings.report import Finding
 from patchctl.terminal.style import Style
 from patchctl.training.preflight.probe import paths_here
 from patchctl.training.preflight.readiness import Odd, Readiness, readiness
-from patchctl.training.report.cluster_preflight import readiness_text
+from patchctl.training.report.preflight import readiness_text
 
 RECIPE = "qwen3-235b/grpo"
 

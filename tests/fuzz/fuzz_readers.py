@@ -20,8 +20,7 @@ from fuzz_values import changed_bytes, changed_value
 from patchctl.__main__ import compose
 from patchctl.errors import PatchctlError
 from patchctl.git.objects import TreeEntry
-from patchctl.manifest import manifest_cache
-from patchctl.manifest.files import ManifestFiles
+from patchctl.manifest.files import ManifestFiles, keep_validated, validated_before
 from patchctl.manifest.load import loads
 from patchctl.manifest.lock import LockedFile, LockedForm, LockedPatch, LockedResult, StackLock, read_lock, render_lock
 from patchctl.manifest.schema import models
@@ -352,7 +351,7 @@ class KeptManifests(Reader):
         stack = min(content.stacks.items(), key=lambda s: len(repr(s)))
         profile = min(content.profiles.items(), key=lambda s: len(repr(s)))
         small = type(content)(content.upstreams, dict([stack]), dict([profile]), None)
-        manifest_cache.keep(folder, self.files, small)
+        keep_validated(folder, self.files, small)
         (self.file,) = (folder / "manifests").iterdir()
         self.samples = [json.loads(self.file.read_bytes().partition(b"\n")[2])]
 
@@ -361,7 +360,7 @@ class KeptManifests(Reader):
 
     def read(self, data: bytes) -> bool:
         self.file.write_bytes(hashlib.sha256(data).hexdigest().encode() + b"\n" + data)
-        return manifest_cache.find(self.cache, self.files) is not None
+        return validated_before(self.cache, self.files) is not None
 
 
 class CacheRecord(Reader):

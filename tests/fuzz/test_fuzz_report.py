@@ -12,9 +12,9 @@ from fuzz_run import SEED
 
 from patchctl.catalog.features import StackRow
 from patchctl.catalog.overview import Overview, OverviewStack
-from patchctl.drift.drift_json import read_drift
+from patchctl.drift.saved import read_drift
 from patchctl.errors import PatchctlError
-from patchctl.report.page_drift import drift
+from patchctl.report.page import drift
 from patchctl.report.page_parts import Names
 
 CASES = 1500

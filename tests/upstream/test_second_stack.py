@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from distribution import REPO, run_patchctl
 
-from patchctl.catalog.evidence_file import read_record
+from patchctl.catalog.evidence import read_record
 from patchctl.source.cache import cache_root
 
 SECOND = Path(__file__).with_name("second_stack")

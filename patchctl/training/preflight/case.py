@@ -11,7 +11,7 @@ from patchctl.manifest.load import Loaded
 from patchctl.manifest.types import Practice, Requirement
 from patchctl.requirements.sets import NamedSet
 from patchctl.training.models.parameters import Model, UnknownModel, read_model
-from patchctl.training.models.types import PublishedModel
+from patchctl.training.models.published import PublishedModel
 from patchctl.training.preflight import machine as m
 from patchctl.training.preflight.machine import Machine
 from patchctl.training.preflight.tool_output import Smi, smi

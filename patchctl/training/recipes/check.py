@@ -1,16 +1,27 @@
-"""Whether the recipes can be run: they can be read and computed, keep every rule, and need what they switch on."""
+"""Whether the recipes can be run: they can be read and computed, keep every rule, and need what they switch on.
+
+The packages that recipes and rewards need: what they say, held against what they import, and as inputs of a lock.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from pathlib import Path
 
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from patchctl.check.rule import LintRule
 from patchctl.check.series import Series, below, manifest_findings, read_series
-from patchctl.errors import PatchctlError
-from patchctl.findings.report import Finding, Report
+from patchctl.errors import BadManifest, PatchctlError
+from patchctl.findings.report import Finding, Report, from_error
 from patchctl.manifest.diagnostics import InvalidManifest
 from patchctl.manifest.distribution import Distribution
 from patchctl.manifest.load import Loaded
+from patchctl.requirements.lockfile import dependencies, imported
+from patchctl.requirements.sets import NamedSet
 from patchctl.stack.patches import StackPatch
 from patchctl.training.recipes.arithmetic import BadExpression
 from patchctl.training.recipes.key_list import FOLDER
@@ -19,6 +30,62 @@ from patchctl.training.recipes.read import Recipes, read_recipes
 from patchctl.training.recipes.resolve import RecipeRun, resolve
 from patchctl.training.recipes.rules import Broken, Switch, broken_rules, sample_facts, verdict, wrong_needs
 from patchctl.training.recipes.types import Rules
+
+REWARDS = "scripts/rewards"
+RECIPES = "recipes"
+_SCRIPT = re.compile(r"scripts/[A-Za-z0-9_/]+\.py")
+
+
+def packages_of_recipes(dist: Distribution, named: NamedSet) -> dict[str, tuple[str, ...]]:
+    """What the recipes of the release's profiles need, each once and all together: a recipe more that needs the same changes no
+    lock. Raises InvalidManifest."""
+    recipes = replace(read_recipes(dist), profiles={p.name: p for p in named.profiles})
+    runs = (resolve(recipes, *key) for key in recipes.runnable())
+    return {RECIPES: tuple(sorted({str(Requirement(text)) for run in runs for text in run.needs_packages}))}
+
+
+def check_packages(dist: Distribution, series: Series, report: Report) -> None:
+    """Adds where recipes and rewards do not say what the scripts import that they name."""
+    try:
+        for on_release in dist.each_release():
+            report.add(_needs(on_release, read_recipes(on_release)))
+        report.add(_rewards(dist))
+    except InvalidManifest:
+        return  # faults of recipes are told by the check of the recipes
+    except BadManifest as error:
+        report.add([from_error("requirements-lock", error, REWARDS)])
+
+
+def _needs(dist: Distribution, recipes: Recipes) -> Iterator[Finding]:
+    """A recipe that sends its reader to a script of ours needs what that script declares."""
+    for key in recipes.runnable():
+        run = resolve(recipes, *key)
+        have = {canonicalize_name(Requirement(text).name) for text in run.needs_packages}
+        scripts = {found for path in run.paths.values() for found in _SCRIPT.findall(path.what)}
+        for script in sorted(s for s in scripts if (dist.root / s).is_file()):
+            lacking = [n for n in _names(dist.root / script) if n not in have]
+            if lacking:
+                what = f"{run.title} names {script}, which imports {', '.join(lacking)}: say so with needs_packages"
+                yield Finding("recipe-packages", what, below(dist.root, run.positions.file))
+
+
+def _rewards(dist: Distribution) -> Iterator[Finding]:
+    """A reward's block (PEP 723) names just what it imports. The names of packages and modules are taken for the same."""
+    for file in sorted((dist.root / REWARDS).glob("*.py")):
+        path = file.relative_to(dist.root).as_posix()
+        declared: set[str] = set(_names(file))
+        used: set[str] = {canonicalize_name(name) for name in imported(file)}
+        for name in sorted(used - declared):
+            yield Finding(
+                "recipe-packages", f"it imports {name}, and its block of dependencies (PEP 723) does not name it", path
+            )
+        for name in sorted(declared - used):
+            yield Finding("recipe-packages", f"its block of dependencies names {name}, and it does not import it", path)
+
+
+def _names(file: Path) -> list[str]:
+    return [canonicalize_name(Requirement(text).name) for text in dependencies(file)]
+
 
 _KINDS = ("config", "env")
 
@@ -114,3 +181,17 @@ def _samples(dist: Distribution, loaded: Loaded[Rules]) -> Iterator[Finding]:
                     what = f"is broken by its good sample: {found}" if found else "is kept by its bad sample"
                     line = loaded.positions.place(("rules", name, part, index))[0]
                     yield Finding("rule-sample", f"{name} {what}", below(dist.root, loaded.positions.file), line)
+
+
+RULES = (
+    LintRule("recipe-rule", "distribution", "every recipe keeps the rules of manifests/rules.yaml",
+         "each rule says what goes wrong otherwise, mostly after hours of training"),
+    LintRule("recipe-keys", "distribution", "each stack that recipes start has a list of its configuration's keys, manifests/keys/UPSTREAM/STACK.tsv",
+         "without one any key passes, and a misspelt one stops the run when the cluster is up"),
+    LintRule("recipe-needs", "distribution", "recipes need features that their profile has, and switch on just what they need",
+         "a switch of a feature that is left out does nothing, or stops the run"),
+    LintRule("recipe-packages", "distribution", "recipes and rewards name the packages that the rewards import",
+         "a run would stop at its first reward, on every node that lacks them"),
+    LintRule("rule-sample", "distribution", "every rule keeps its good samples and refuses its bad ones",
+         "a rule that refuses nothing looks like one that is kept"),
+)  # fmt: skip

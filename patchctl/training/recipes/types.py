@@ -143,8 +143,7 @@ class Recipe:
         list[Text], Doc("Known or suspected limitations at these pins; shown wherever the recipe is.")
     ] = field(default_factory=list)
     stops: Annotated[
-        list[Text],
-        Doc("Limitations that prevent any run until resolved: preflight fails until they are accepted."),
+        list[Text], Doc("Limitations that prevent any run until resolved: preflight fails until they are accepted.")
     ] = field(default_factory=list)
     note: Annotated[Text | None, Doc("Additional information for readers.")] = None
 
@@ -226,10 +225,11 @@ class Rules:
         ),
     ] = field(default_factory=dict)
     switched_by: Annotated[
-        dict[Feature, list[Text]],
-        Doc("Keys that a feature acts on besides its patch's `Switch`."),
+        dict[Feature, list[Text]], Doc("Keys that a feature acts on besides its patch's `Switch`.")
     ] = field(default_factory=dict)
     variables: Annotated[
-        dict[Variable, Documented],
-        Doc("Variables of recipes that no upstream reads, with their documentation."),
+        dict[Variable, Documented], Doc("Variables of recipes that no upstream reads, with their documentation.")
     ] = field(default_factory=dict)
+
+
+SCHEMAS: dict[str, type] = {"recipe": Recipe, "rules": Rules}

@@ -1,4 +1,4 @@
-"""Text and JSON output of `preflight`. Computes nothing."""
+"""Text and JSON output of `preflight` and `cluster preflight`. Computes nothing."""
 
 from __future__ import annotations
 
@@ -8,14 +8,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from patchctl.doc import Doc
-from patchctl.findings.render import MachineFinding, machine_text, of_machine
+from patchctl.findings.formats import MachineFinding, machine_text, of_machine
 from patchctl.findings.report import Finding
-from patchctl.terminal.text import visible_line
+from patchctl.terminal.text import one_line, visible_line
 from patchctl.training.preflight.checks import AREAS
+from patchctl.training.preflight.readiness import Odd, Readiness
 
 if TYPE_CHECKING:
     from patchctl.terminal.style import Style
     from patchctl.training.preflight.case import Case
+    from patchctl.training.recipes.resolve import RecipeRun
+
 
 _WORDS = {"ok": "ok", "note": "note", "warning": "warning", "error": "wrong", "unknown": "not known"}
 
@@ -82,3 +85,90 @@ def _verdict(findings: Sequence[Finding], style: Style) -> str:
     if blocking:
         return style.bad(f"not ready: {', '.join(map(visible_line, blocking))}") + rest
     return style.good("nothing is in the way") + rest
+
+
+_SHOWN = 8
+_LONGEST = 1000
+_ORDER = ("wrong", "warning", "note")
+
+
+@dataclass(frozen=True)
+class NodeReadiness:
+    """A node of the cluster."""
+
+    node: Annotated[str, Doc("node name")]
+    address: Annotated[str, Doc("node address")]
+    state: Annotated[str, Doc("`ready`, `not ready`, `odd`, `dead`, `silent`, `broken` or `failed`")]
+    why: Annotated[str | None, Doc("why the node has no findings; null otherwise")]
+    findings: Annotated[list[PreflightFinding], Doc("findings, by area")]
+
+
+@dataclass(frozen=True)
+class ReadinessOutput:
+    """What `cluster preflight` prints."""
+
+    address: Annotated[str, Doc("cluster address, as given")]
+    ray: Annotated[str, Doc("version of the Ray client")]
+    profile: Annotated[str, Doc("profile name")]
+    recipe: Annotated[str, Doc("recipe name")]
+    ready: Annotated[
+        bool, Doc("true if there are as many nodes as the recipe needs and every live node is ready; exit code 0")
+    ]
+    missing: Annotated[int, Doc("number of nodes lacking for the recipe")]
+    nodes: Annotated[list[NodeReadiness], Doc("all nodes of the cluster, sorted by name")]
+    odd: Annotated[tuple[Odd, ...], Doc("values that differ from those of most nodes")]
+
+
+def readiness_output(found: Readiness, run: RecipeRun, address: str, ray: str) -> ReadinessOutput:
+    """Return every node with its findings, and the differences."""
+    findings = {n: finding_rows(found.findings.get(n.title, ())) for n in found.answers}
+    nodes = [NodeReadiness(n.title, n.address, found.state(n), found.why(n), rows) for n, rows in findings.items()]
+    return ReadinessOutput(address, ray, run.profile, run.name, found.ready, found.missing, nodes, found.odd)
+
+
+def readiness_text(found: Readiness, run: RecipeRun, address: str, style: Style) -> Iterator[str]:
+    """Yield the nodes, identical ones combined; then the differences; then each finding once, with its nodes."""
+    total = len(found.answers)
+    yield style(f"{run.title} on cluster {visible_line(address)}, {total} nodes", bold=True)
+    states: dict[str, list[str]] = {}
+    for node in found.answers:
+        why = found.why(node)
+        states.setdefault(found.state(node) + (f": {one_line(why)}" if why else ""), []).append(node.title)
+    for state, titles in states.items():
+        text = f"  {state:<10} {_names(titles, total)}"
+        yield text if state == "ready" else style.bad(text)
+    if found.missing:
+        yield style.bad(f"  {found.missing} more nodes are wanted than there are")
+    for odd in found.odd:
+        yield from _odd(odd, total, style)
+    yield from _findings(found, total, style)
+    good = sum(found.state(node) == "ready" for node in found.answers)
+    verdict = f"{good} of {total} nodes are ready"
+    yield style.good(verdict) if found.ready else style.bad(verdict)
+
+
+def _odd(odd: Odd, total: int, style: Style) -> Iterator[str]:
+    mark = style.bad("odd    ") if odd.stops else style.note("note   ")
+    yield f"{mark}  {_names(odd.nodes, total)}  {odd.trait}: {one_line(odd.said, _LONGEST)}"
+
+
+def _findings(found: Readiness, total: int, style: Style) -> Iterator[str]:
+    """Group by name and message, blocking findings first."""
+    rows: dict[tuple[str, str, str, str | None], list[str]] = {}
+    for title, findings in found.findings.items():
+        for f in findings:
+            if f.level != "ok" and not f.accepted:
+                word = "wrong" if f.blocks else "note" if f.level == "note" else "warning"
+                rows.setdefault((word, f.name, f.message, f.todo), []).append(title)
+    for (word, name, what, todo), titles in sorted(rows.items(), key=lambda row: _ORDER.index(row[0][0])):
+        mark = (style.bad if word == "wrong" else style.note)(f"{word:<7}")
+        yield f"{mark}  {_names(titles, total)}  {visible_line(name)}: {one_line(what, _LONGEST)}"
+        if todo and word == "wrong":
+            yield f"         try: {visible_line(todo)}"
+
+
+def _names(titles: Sequence[str], total: int) -> str:
+    if len(titles) == total and total > 1:
+        return "all nodes"
+    shown = ", ".join(visible_line(t) for t in titles[:_SHOWN])
+    return shown if len(titles) <= _SHOWN else f"{shown} and {len(titles) - _SHOWN} more"

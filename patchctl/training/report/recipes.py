@@ -1,4 +1,5 @@
-"""Text and JSON output of the `recipe` verbs. Computes nothing."""
+"""Text and JSON output of the `recipe` verbs; recipes as a row each, for the report of a
+distribution. Computes nothing."""
 
 from __future__ import annotations
 
@@ -6,11 +7,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
+from patchctl.catalog.overview import RecipeRow
 from patchctl.doc import Doc
+from patchctl.manifest.distribution import Distribution
 from patchctl.terminal.progress import size_text
 from patchctl.terminal.text import visible_line
-from patchctl.training.recipes.differences import RecipeDifference
-from patchctl.training.recipes.resolve import DEVICES, NODES, RecipeRun, Resolved
+from patchctl.training.recipes.read import read_recipes
+from patchctl.training.recipes.resolve import DEVICES, NODES, PER_NODE, RecipeDifference, RecipeRun, Resolved, resolve
 from patchctl.training.recipes.rules import Broken
 from patchctl.training.recipes.shell import command_lines, literal, override_text
 from patchctl.training.recipes.totals import Totals
@@ -343,3 +346,24 @@ def diff_text(one: RecipeRun, other: RecipeRun, rows: Sequence[RecipeDifference]
 def _joined(text: str) -> str:
     """Join folded manifest text into one line."""
     return visible_line(" ".join(text.split()))
+
+
+def recipe_rows(dist: Distribution) -> list[RecipeRow]:
+    """Every recipe that can be run. Raises InvalidManifest."""
+    rows = []
+    recipes = [read_recipes(one) for one in dist.each_release()]
+    for run in (resolve(of_release, *key) for of_release in recipes for key in of_release.runnable()):
+        nodes, per_node = (int(run.sizes[name].value) for name in (NODES, PER_NODE))
+        row = RecipeRow(
+            run.profile,
+            run.name,
+            run.summary,
+            nodes,
+            per_node,
+            run.entry.module,
+            run.needs,
+            tuple(run.limits),
+            run.release,
+        )
+        rows.append(row)
+    return rows

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from patchctl.cli.app import App, workspace_option
-from patchctl.cli.format_option import format_option, print_findings
+from patchctl.cli.app import App, format_option, print_findings, workspace_option
 from patchctl.errors import PatchctlError, WrongUse
 from patchctl.training.verbs.options import (
     RecipeArguments,

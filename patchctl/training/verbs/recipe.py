@@ -1,13 +1,25 @@
-"""patchctl recipe: list, show, command, env and diff."""
+"""patchctl recipe: list, show, command, env and diff; patchctl train."""
 
 from __future__ import annotations
-
-from typing import TYPE_CHECKING
 
 import click
 
 from patchctl.cli.app import App, complete_profile, json_option, release_option
+from patchctl.cli.script_verb import run_script
 from patchctl.errors import DONE, FINDINGS
+from patchctl.training.recipes.read import read_recipes
+from patchctl.training.recipes.resolve import RecipeRun, differences, resolve
+from patchctl.training.recipes.shell import command_lines, environment_dotenv, environment_sh
+from patchctl.training.report.recipes import (
+    command_output,
+    diff_output,
+    diff_text,
+    env_output,
+    list_text,
+    recipe_output,
+    recipes_output,
+    show_text,
+)
 from patchctl.training.verbs.options import (
     RecipeArguments,
     RecipeBook,
@@ -16,9 +28,6 @@ from patchctl.training.verbs.options import (
     recipe_argument,
     recipe_overrides,
 )
-
-if TYPE_CHECKING:
-    from patchctl.training.recipes.resolve import RecipeRun
 
 
 @click.group("recipe")
@@ -49,10 +58,6 @@ def list_(app: App, profile: str | None, as_json: bool) -> None:
 
     Without --release those of every release, the newest first.
     """
-    from patchctl.training.recipes.read import read_recipes
-    from patchctl.training.recipes.resolve import resolve
-    from patchctl.training.report.recipes import list_text, recipes_output
-
     dist = app.distribution
     if profile is not None:
         dist.profile(profile)
@@ -77,8 +82,6 @@ def show(app: App, arguments: RecipeArguments, as_json: bool) -> int:
 
     Rules that it breaks come last; exit code 1 with one.
     """
-    from patchctl.training.report.recipes import recipe_output, show_text
-
     book = RecipeBook(app)
     run = book.run(arguments)
     broken, totals = book.broken(run), book.totals(run)
@@ -102,9 +105,6 @@ def command_(app: App, arguments: RecipeArguments, as_json: bool) -> None:
 
     Exit code 2 for a recipe that breaks a rule.
     """
-    from patchctl.training.recipes.shell import command_lines
-    from patchctl.training.report.recipes import command_output
-
     run = RecipeBook(app).valid_run(arguments)
     app.emit("recipe.command", command_output(run), lambda _: command_lines(run), as_json)
 
@@ -134,9 +134,6 @@ def env(app: App, arguments: RecipeArguments, output: str, as_json: bool) -> Non
 
     Exit code 2 for a recipe that breaks a rule.
     """
-    from patchctl.training.recipes.shell import environment_dotenv, environment_sh
-    from patchctl.training.report.recipes import env_output
-
     run = RecipeBook(app).valid_run(arguments)
     lines = environment_dotenv if output == "dotenv" else environment_sh
     app.emit("recipe.env", env_output(run), lambda _: lines(run), as_json or output == "json")
@@ -157,9 +154,6 @@ def diff(app: App, one: str, other: str, profile: str | None, as_json: bool) -> 
     \b
     patchctl recipe diff qwen3-8b/dapo qwen3-8b/grpo
     """
-    from patchctl.training.recipes.differences import differences
-    from patchctl.training.report.recipes import diff_output, diff_text
-
     runs = _run_on(app, profile, one), _run_on(app, profile, other)
     rows = differences(*runs)
     app.emit("recipe.diff", diff_output(*runs, rows), lambda style: diff_text(*runs, rows, style), as_json)
@@ -170,3 +164,16 @@ def _run_on(app: App, profile: str | None, named: str) -> RecipeRun:
     recipe, at, release = named.partition("@")
     chosen = App(app.root, app.cache, app.color, release) if at else app
     return RecipeBook(chosen).run(RecipeArguments(profile, recipe))
+
+
+@click.command("train", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+@click.pass_obj
+def train(app: App, arguments: tuple[str, ...]) -> None:
+    """Check the machine, load the environment, wait for the cluster, and train a recipe: the distribution's train.sh.
+
+    \b
+    patchctl train PROFILE RECIPE --nodes 8 --dry-run
+    patchctl script train.sh --help                        every option
+    """
+    run_script(app, "train.sh", arguments)

@@ -376,5 +376,5 @@ def test_a_pinned_hostile_archive_never_reaches_the_cache(
     monkeypatch.setattr("patchctl.source.package_index.machine_config", lambda: pipconfig.IndexConfig((index.simple,)))
     stack = demo_stack(sdist=Sdist(version="1.0", sha256=sha256(raw.getvalue())))
     with pytest.raises(SourceMismatch, match=r"demo-1\.0/link: a symbolic link"):
-        obtain_form("sdist", "demo", demo_upstream(sdist="demo"), stack, options, SilentProgress())
+        obtain_form("sdist", demo_upstream(sdist="demo"), stack, options, SilentProgress())
     assert not (options.cache / "sdist").exists() and not (tmp_path / "pwned").exists()

@@ -38,7 +38,7 @@ def base(
     monkeypatch.setattr("patchctl.source.package_index.machine_config", lambda: pipconfig.IndexConfig((index.simple,)))
     stack = demo_stack(repo.commit, repo.tree, Sdist(version="1.0", sha256=sha256(ARCHIVE)))
     wanted = replace(options, source=request.param, mirrors={"demo": [str(repo.path)]})
-    made = obtain("demo", demo_upstream(sdist="demo"), stack, wanted, SilentProgress())
+    made = obtain(demo_upstream(sdist="demo"), stack, wanted, SilentProgress())
     check_base(made)
     return made
 

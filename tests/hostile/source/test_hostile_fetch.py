@@ -30,7 +30,7 @@ Get = Callable[..., Base]
 def get(repo: Repo, options: SourceOptions) -> Get:
     def fetch(*mirrors: str, commit: str = repo.commit) -> Base:
         mirrored = replace(options, source="git", mirrors={"demo": list(mirrors)})
-        return obtain("demo", demo_upstream(), demo_stack(commit), mirrored, SilentProgress())
+        return obtain(demo_upstream(), demo_stack(commit), mirrored, SilentProgress())
 
     return fetch
 

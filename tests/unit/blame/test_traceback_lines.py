@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from patchctl.blame.log_lines import Frame, frames
+from patchctl.blame.blame import Frame, frames
 
 FRAMES = [
     Frame("/there/verl/base.py", 12, "func", "return getattr(self.worker, name)(*args)"),

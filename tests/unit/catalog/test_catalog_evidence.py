@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 from distribution import GREETER, Made, make_distribution, write_files
 
-from patchctl.catalog.evidence import Evidence, digests
-from patchctl.catalog.evidence_file import EvidenceRecord, Proof, read_record, record_file, write_record
+from patchctl.catalog.evidence import Evidence, EvidenceRecord, Proof, digests, read_record, record_file, write_record
 from patchctl.errors import BadManifest
 from patchctl.manifest.distribution import Distribution
 from patchctl.stack.plan import load_patches

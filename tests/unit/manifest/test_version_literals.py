@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from pins import REPO, distribution
 
-from patchctl.catalog.evidence_file import read_record
+from patchctl.catalog.evidence import read_record
 from patchctl.manifest.series import SHARED
 from patchctl.stack.plan import load_patches
 

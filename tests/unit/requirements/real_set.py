@@ -7,11 +7,11 @@ from pathlib import Path
 
 from pins import oldest
 
-from patchctl.check.locked import check_requirements
+from patchctl.check.distribution import check_requirements
 from patchctl.check.series import read_series
 from patchctl.findings.report import Finding, Report
 from patchctl.manifest.distribution import Distribution
-from patchctl.training.recipes.packages import check_packages
+from patchctl.training.recipes.check import check_packages
 
 REPO = Path(__file__).resolve().parents[3]
 SET = f"manifests/requirements/{oldest()}"

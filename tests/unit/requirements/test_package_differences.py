@@ -8,7 +8,7 @@ from real_set import REPO
 
 from patchctl.manifest.distribution import Distribution
 from patchctl.manifest.requirement_types import PLATFORMS, Platform
-from patchctl.requirements.package_differences import RequiredPackages, compare
+from patchctl.requirements.interpreter import RequiredPackages, compare
 from patchctl.requirements.sets import read_set
 
 SET = read_set(Distribution.load(REPO), oldest())

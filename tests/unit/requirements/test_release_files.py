@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from patchctl.manifest.requirement_types import Platform
-from patchctl.requirements.release_files import fitting, listed
+from patchctl.requirements.relock import fitting, listed
 
 FITS: dict[str, bool] = {
     "a-1-py3-none-any.whl": True,

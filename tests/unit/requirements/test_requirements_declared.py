@@ -8,7 +8,7 @@ import pytest
 
 from patchctl.errors import BadManifest
 from patchctl.requirements.declared import parse
-from patchctl.requirements.scripts import dependencies, imported
+from patchctl.requirements.lockfile import dependencies, imported
 
 
 @pytest.mark.parametrize(

@@ -33,7 +33,7 @@ def base(tmp_path: Path, options: SourceOptions) -> Base:
     git(repo.path, "update-index", "--add", "--cacheinfo", f"160000,{'1' * 40},third_party/sub")
     git(repo.path, "commit", "--quiet", "-m", "links")
     stack = demo_stack(git(repo.path, "rev-parse", "HEAD"), git(repo.path, "rev-parse", "HEAD^{tree}"))
-    return obtain_form("git", "demo", demo_upstream((repo.path.as_uri(),)), stack, options, SilentProgress())
+    return obtain_form("git", demo_upstream((repo.path.as_uri(),)), stack, options, SilentProgress())
 
 
 def test_what_goes_in_comes_out(base: Base, tmp_path: Path) -> None:

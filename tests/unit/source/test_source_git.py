@@ -27,7 +27,7 @@ from patchctl.terminal.progress import SilentProgress
 def get(repo: Repo, options: SourceOptions, *, tree: str | None = None, address: str | None = None) -> Base:
     mirrored = replace(options, mirrors={"demo": [address or str(repo.path)]})
     stack = demo_stack(repo.commit, repo.tree if tree is None else tree)
-    return obtain_form("git", "demo", demo_upstream(), stack, mirrored, SilentProgress())
+    return obtain_form("git", demo_upstream(), stack, mirrored, SilentProgress())
 
 
 def bare(repo: Repo, where: Path) -> Path:
@@ -83,7 +83,7 @@ def test_a_second_run_takes_the_cache_and_asks_nobody(repo: Repo, options: Sourc
 def test_offline_asks_no_host_and_names_what_is_missing(options: SourceOptions) -> None:
     upstream, stack = demo_upstream(("https://patchctl.invalid/x.git",)), demo_stack("1" * 40)
     with pytest.raises(SourceUnavailable, match="offline") as caught:
-        obtain("demo", upstream, stack, replace(options, offline=True), SilentProgress())
+        obtain(upstream, stack, replace(options, offline=True), SilentProgress())
     assert caught.value.code == 3
     assert not (options.cache / "git").exists()
 
@@ -103,7 +103,7 @@ def test_places_are_tried_in_order_and_each_is_named_with_its_reason(
     stack = demo_stack("1" * 40)
     upstream = demo_upstream(("https://me:secret@patchctl.invalid/x.git",))
     with pytest.raises(SourceUnavailable) as caught:
-        obtain("demo", upstream, stack, replace(options, mirrors={"demo": places}), SilentProgress())
+        obtain(upstream, stack, replace(options, mirrors={"demo": places}), SilentProgress())
     shown = str(caught.value)
     assert [t.place for t in caught.value.tried] == [
         f"cache {options.cache}",
@@ -121,7 +121,7 @@ def test_a_mirror_that_has_it_is_used_though_an_earlier_one_has_not(
     repo: Repo, options: SourceOptions, tmp_path: Path
 ) -> None:
     mirrored = replace(options, mirrors={"demo": [str(tmp_path / "nowhere"), str(repo.path)]})
-    base = obtain("demo", demo_upstream(), demo_stack(repo.commit), mirrored, SilentProgress())
+    base = obtain(demo_upstream(), demo_stack(repo.commit), mirrored, SilentProgress())
     assert base.origin == str(repo.path)
 
 
@@ -250,7 +250,7 @@ def test_five_upstreams_do_not_each_wait_for_a_dead_host(
         began = time.monotonic()
         for _ in range(5):
             with pytest.raises(SourceUnavailable, match="cannot be reached"):
-                obtain("demo", upstream, demo_stack(), options, SilentProgress())
+                obtain(upstream, demo_stack(), options, SilentProgress())
         assert time.monotonic() - began < 4  # one wait, not five
         for filler in fillers:
             filler.close()
@@ -314,6 +314,6 @@ def test_progress_tells_bytes(options: SourceOptions, tmp_path: Path) -> None:
     big = make_repo(tmp_path / "big", {f"f{i}": os.urandom(40_000) for i in range(60)})
     recorder = Recorder()
     mirrored = replace(options, mirrors={"demo": [str(big.path)]})
-    base = obtain_form("git", "demo", demo_upstream(), demo_stack(big.commit), mirrored, recorder)
+    base = obtain_form("git", demo_upstream(), demo_stack(big.commit), mirrored, recorder)
     assert 0.9 < recorder.bytes / base.fetched_bytes < 1.1
     assert recorder.notes and all(re.fullmatch(r"[a-z]+ [a-z]+ [0-9]+ %", note) for note in recorder.notes)

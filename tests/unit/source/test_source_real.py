@@ -64,7 +64,6 @@ def real(upstream: str) -> Base | str:
     try:
         return obtain_form(
             "sdist",
-            upstream,
             Upstream(summary="", license="", sdist=CASES[upstream][1]),
             pinned(upstream),
             SourceOptions(cache=CACHE),

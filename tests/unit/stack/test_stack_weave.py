@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from patchctl.errors import DoesNotApply
 from patchctl.patch.hunks import apply_change
 from patchctl.patch.parse import parse_patch
-from patchctl.stack.weave import Misfit, Weave
+from patchctl.stack.build import Misfit, Weave
 
 QUICK = settings(
     max_examples=60,

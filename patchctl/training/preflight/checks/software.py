@@ -12,9 +12,8 @@ from patchctl.errors import WrongUse
 from patchctl.findings.report import Finding, looked_at
 from patchctl.manifest.requirement_types import Platform
 from patchctl.manifest.types import profile_options
-from patchctl.requirements.interpreter import summary
+from patchctl.requirements.interpreter import PackageDifference, RequiredPackages, compare, summary
 from patchctl.requirements.lockfile import this_platform
-from patchctl.requirements.package_differences import PackageDifference, RequiredPackages, compare
 from patchctl.terminal.progress import size_text
 from patchctl.training.preflight import machine as m
 from patchctl.training.preflight.caches import Cache, caches_of
