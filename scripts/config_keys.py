@@ -17,7 +17,7 @@ group of the defaults chooses what others are (model_engine), that of the option
 
 Before them, with something else in the third column:
     config    a configuration: GROUP=OPTION, the choice that it composes with
-    group     a group that the defaults choose from: its options
+    group     a group that the defaults choose from: its choices
     options   a group that they do not: its options, which +GROUP or GROUP@PACKAGE takes
     words     a key: the values that the code has registered or asserts, read from its source
     unless    the same key: what may register others, so that none is refused

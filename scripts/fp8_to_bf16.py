@@ -148,7 +148,7 @@ def convert_file(plan: Plan, name: str, target: Path) -> None:
         partial = target / f".{name}.partial"
         try:
             save_file(tensors, partial, metadata={"format": "pt"})
-            # safetensors makes files that their owner alone can read; other nodes may come as somebody else.
+            # safetensors makes files that their owner alone can read; other nodes may come as someone else.
             partial.chmod(0o666 & ~_umask())
             os.replace(partial, target / name)
         finally:

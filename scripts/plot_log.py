@@ -31,7 +31,7 @@ import zlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-# Works from a checkout that nobody has installed: what is used of patchctl needs nothing but Python, and PyYAML is where
+# Works from a checkout that no one has installed: what is used of patchctl needs nothing but Python, and PyYAML is where
 # verl is.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 sys.path += map(
@@ -55,7 +55,7 @@ from patchctl.terminal.progress import progress_for
 from patchctl.terminal.text import visible_line
 
 NO_MATPLOTLIB = "no picture: matplotlib is not installed"
-# For the interpreter that was asked, since several stand beside each other: the training's, the tool's, the system's.
+# For the interpreter that was asked, since there are several: the training's, the tool's, the system's.
 HOW_MATPLOTLIB = f"{sys.executable} -m pip install matplotlib, or --csv FILE, which needs nothing"
 
 
@@ -166,7 +166,7 @@ def _read(path: Path, name: str, *, as_json: bool) -> Run:
 
 
 def _write(file: Path, write: Callable[[Path], None]) -> None:
-    """Write a file whole or not at all: a picture that somebody looks at is never half of one."""
+    """Write a file whole or not at all: a picture that someone looks at is never half of one."""
     target = file.with_name(f".{file.name}.{os.getpid()}")
     try:
         write(target)

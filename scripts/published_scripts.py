@@ -286,7 +286,7 @@ def _head(judged: Sequence[Judged], tag: str) -> list[str]:
     ours = sum(one.taken_there and not one.taken_here for one in judged)
     theirs = len(judged) - both - neither - ours
     return [
-        "# Published scripts, held against our checks",
+        "# Published scripts, compared with our checks",
         "",
         "<!-- `make published-scripts MIRRORS=DIR` writes this page; edits are lost. Reasons: scripts/published_scripts.yaml -->",
         "",

@@ -45,7 +45,7 @@ class Wanted:
 
 @dataclass(frozen=True)
 class Census:
-    """The nodes of a cluster, held against what is wanted."""
+    """The nodes of a cluster, compared with what is wanted."""
 
     nodes: tuple[Node, ...]
     wanted: Wanted

@@ -87,7 +87,7 @@ def wanted(folder: Path) -> str:
 
 
 def check_transformers(python: str, folder: Path, name: str) -> None:
-    """Raise NoTorch where an interpreter that somebody named is of another release: transformers tells them apart."""
+    """Raise NoTorch where an interpreter that someone named is of another release: transformers tells them apart."""
     lines = (folder / "constraints.txt").read_text().splitlines()
     (version,) = [line.removeprefix("transformers==") for line in lines if line.startswith("transformers==")]
     probe = "import importlib.metadata; print(importlib.metadata.version('transformers'))"

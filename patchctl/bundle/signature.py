@@ -1,7 +1,7 @@
 """Signatures of bundles and statements, by ssh-keygen over the whole file, as git signs commits with it.
 
 The signature covers the file's bytes and is stored in FILE.sig: `ssh-keygen -Y sign -n patchctl-bundle -f KEY
-FILE` gives what `bundle create --sign KEY` gives, and a bundle has the same bytes whoever signs it. Signatures of
+FILE` gives what `bundle create --sign KEY` gives, and a bundle has the same bytes for every signer. Signatures of
 another namespace (a commit, a mail, a statement) do not count.
 
 ssh-keygen only reads copies in a folder of ours, and the file through a pipe while its sha256 is computed, which

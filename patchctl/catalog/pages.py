@@ -229,7 +229,7 @@ def gains_page(dist: Distribution, entries: Sequence[PageEntry]) -> str:
         "",
         "# What each feature brings",
         "",
-        "*Measured*: here. *Counted*: bytes, or from shapes. *Simulated*: by a model of time. *Theirs*: a figure of whoever needed",
+        "*Measured*: here. *Counted*: bytes, or from shapes. *Simulated*: by a model of time. *Theirs*: a figure of those who needed",
         "the feature. *Reasoned*: nothing was measured. *Enables*: upstream cannot do it otherwise, which the feature's tests show.",
         "",
         "| feature | what it brings | kind |",

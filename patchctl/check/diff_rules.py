@@ -56,7 +56,7 @@ def no_function_context(patch: LintedPatch) -> Iterator[Violation]:
 
 
 @patch_rule(
-    "no-diffstat", "the line `---` is followed by the diff at once", "a diffstat is as wide as somebody's terminal"
+    "no-diffstat", "the line `---` is followed by the diff at once", "a diffstat is as wide as someone's terminal"
 )
 def no_diffstat(patch: LintedPatch) -> Iterator[Violation]:
     lines = patch.lines[: patch.header_end]

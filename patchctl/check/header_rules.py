@@ -66,7 +66,7 @@ def name_feature(patch: LintedPatch) -> Iterator[Violation]:
     "author",
     f"the author is the distribution's, {COMMITTER[0]} <{COMMITTER[1]}>, unless `Imported:` says from which mail"
     " the patch came",
-    "whoever happened to commit would be published, and who answers for the patch would be unclear",
+    "a person who happened to commit would be published, and who answers for the patch would be unclear",
 )
 def author(patch: LintedPatch) -> Iterator[Violation]:
     header = patch.source.header
@@ -79,7 +79,7 @@ def author(patch: LintedPatch) -> Iterator[Violation]:
     "filled-in",
     f"nothing in the header is TODO, and no test or mutation holds {NEW}: `patchctl import` and `patchctl new` write"
     " that where words are wanted",
-    "a patch without need, risk and switch is one that nobody has looked at",
+    "a patch without need, risk and switch is one that no one has looked at",
 )
 def filled_in(patch: LintedPatch) -> Iterator[Violation]:
     for number, line in enumerate(patch.lines[: patch.header_end], 1):
@@ -138,7 +138,7 @@ def body_need_and_change(patch: LintedPatch) -> Iterator[Violation]:
 @patch_rule(
     "body-risk",
     "one paragraph begins with `Risk:`, and it comes after need and change",
-    "whoever applies it must know what to look for",
+    "a user must know what to look for",
 )
 def body_risk(patch: LintedPatch) -> Iterator[Violation]:
     paragraphs = patch.paragraphs

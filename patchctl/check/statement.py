@@ -1,4 +1,4 @@
-"""`patchctl verify --workspace DIR --statement FILE`: whether an in-toto statement is of the trees that are there."""
+"""`patchctl verify --workspace DIR --statement FILE`: whether an in-toto statement describes the trees that are there."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LIMIT = 16 << 20
 def statement_findings(data: bytes, file: Path, state: WorkspaceState) -> Iterator[Finding]:
     """Yield where the statement's subjects and the trees that the workspace's state names differ.
 
-    `verify` holds the trees themselves against the state.
+    `verify` compares the trees themselves with the state.
     """
     try:
         said = _subjects(data)

@@ -186,7 +186,7 @@ class _TreeCheck:
         known = {os.fsencode(p) for p in self.state.generated}
         for path, module in shadows(self.tree.folder, self.tip, known):
             yield path, self.not_ours(path, f"and Python imports it in place of {os.fsdecode(module)}")
-        # The folder of an --in-place checkout is its owner's, and an installed package lies beside all others.
+        # The folder of an --in-place checkout is its owner's, and an installed package is next to all others.
         for path in additions(self.tree.folder, self.tip, known) if self.state.kind == "managed" else ():
             yield path, self.not_ours(path, "and Python can import it")
 
@@ -236,7 +236,7 @@ class _TreeCheck:
             yield from _Expectation(self, stack).findings()
 
     def chosen(self) -> set[str]:
-        """The features of this upstream that somebody decided to leave out; the others could not be had."""
+        """The features of this upstream that someone decided to leave out; the others could not be had."""
         asked = list(self.whole.without)
         profile = self.dist.held(self.whole.profile, self.whole.release) if self.dist is not None else None
         asked += profile.without if profile is not None else []
@@ -308,7 +308,7 @@ class _Expectation:
                     yield self.at("wrong-base", f"commit {commit} has tree {found}, the state says {tree}")
 
     def own_base(self) -> Finding:
-        """The files in which the base differs from the pin's, held against its objects."""
+        """The files in which the base differs from the pin's, compared with its objects."""
         state = self.state
         with ObjectReader(self.check.tree.git_dir) as reader:
             found = reader.changes(*(commit_tree(reader, commit) for commit in (state.pin_base, state.base_commit)))

@@ -289,7 +289,7 @@ def run(args: list[str]) -> int:
 
 
 def _reader_gone() -> bool:
-    """Whether it is our own output that nobody reads: a pipe to a child of ours breaks with the same error."""
+    """Whether it is our own output that no one reads: a pipe to a child of ours breaks with the same error."""
     import select
 
     poll = select.poll()

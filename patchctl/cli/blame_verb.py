@@ -38,7 +38,7 @@ def command(
 
     Of a workspace, of packages wherever they are installed, and of the paths of an image or a container: a file is told by
     its content, and one that is not on this machine by the lines that the traceback shows of it, for which its source has to
-    be in the cache or a mirror. Reads only, and asks no network. Exit code 1 when no line is of a known upstream, or of one
+    be in the cache or a mirror. Reads only, and asks no network. Exit code 1 when no line belongs to a known upstream, or of one
     nobody can tell whose it is.
 
     \b

@@ -85,7 +85,7 @@ def command(
     the run stops with exit code 4: resolve it, `git add`, then --continue; `patchctl rebase --skip` leaves a patch out.
     A killed run is continued the same way. When all have arrived, the release's manifest is written and proofs are run.
 
-    Exit code 0 if every patch of the new stacks is proven, 20 if somebody has to work, 4 at a stop.
+    Exit code 0 if every patch of the new stacks is proven, 20 if someone has to work, 4 at a stop.
 
     \b
     Examples:

@@ -142,7 +142,7 @@ def command() -> None:
 @_options(*_LOOKING, _timeout(600), format_option("patchctl.report.cluster:ClusterOutput"))
 @click.pass_obj
 def verify(app: App, /, **given: Any) -> int:
-    """Read every file of every tree on every node, compute the trees again, and hold the nodes against the lock.
+    """Read every file of every tree on every node, compute the trees again, and compare the nodes with the lock.
 
     Compared as well: the profile, the locks of a distribution that is on the node, package versions, environment, and
     where a worker and a process spawned from it (an engine) find the patched packages. Writes nothing.

@@ -103,7 +103,7 @@ def command(
 
     A stack whose source cannot be had is named with the places tried, beside what was found of the others, and the run ends with 3.
     Exit code 0 when nothing is stale, 10 when all that is stale arrives and is proven there by a record of that release's
-    stack, or with --prove by this run, 20 when somebody has to work; of a workspace 1 when something differs.
+    stack, or with --prove by this run, 20 when someone has to work; of a workspace 1 when something differs.
 
     \b
     Examples:

@@ -52,7 +52,7 @@ from patchctl.report.stacks import import_output, import_text
     "maps",
     multiple=True,
     metavar="OLD=NEW",
-    help="After that, put NEW in the place of the leading folder OLD; NEW . is the tree itself. Repeatable.",
+    help="After that, put NEW in place of the leading folder OLD; NEW . is the tree itself. Repeatable.",
 )
 @click.option("--scissors", is_flag=True, help="Drop what stands above a scissors line, as `git am --scissors`.")
 @click.option("--mboxrd", is_flag=True, help="The mbox quotes `>From ` lines, as `git am --patch-format=mboxrd`.")

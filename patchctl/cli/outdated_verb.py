@@ -29,7 +29,7 @@ def command(
     """Say which upstreams have something newer than the pins, and what moving there would take.
 
     A line for the newest release, the newest candidate after it and the head of the branch that is followed, with one
-    word: exact (every patch applies as it is), moved (all arrive), conflicts (somebody has to work) or taken upstream.
+    word: exact (every patch applies as it is), moved (all arrive), conflicts (someone has to work) or taken upstream.
     Indexes are asked for versions that run on the release's Python. Then the revisions that the pinned files name of
     other upstreams, as in an image's Dockerfile.
 

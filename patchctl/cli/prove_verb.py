@@ -142,7 +142,7 @@ def _debug(
     folder: Path | None,
     options: SourceOptions,
 ) -> int:
-    """Run the tests that `test` selects of one feature, for somebody who watches."""
+    """Run the tests that `test` selects of one feature, for someone who watches."""
     if len(subjects) != 1:
         raise WrongUse(
             "--debug takes the tests of one feature", hint="name it as FEATURE@UPSTREAM, with --stack if two have it"

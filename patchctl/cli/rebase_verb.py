@@ -110,7 +110,7 @@ def command(
     --continue, or taken back by --abort. docs/rebase.md has the whole way.
 
     Exit codes of one that has ended: 0 nothing was stale, 10 what was stale is proven on the new stack by a record, which
-    --prove makes, 20 somebody has to work, if only to prove it. Else 2 wrong use, 3 no source, 4 a patch needs a person, 5 edits of yours would
+    --prove makes, 20 someone has to work, if only to prove it. Else 2 wrong use, 3 no source, 4 a patch needs a person, 5 edits of yours would
     be lost, 6 another run is at it.
     """
     options = sources.options()

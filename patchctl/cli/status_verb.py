@@ -27,7 +27,7 @@ def command(app: App, workspace: Path, python: str | None, as_labels: bool, as_j
     scripts/build_image.sh gives the lines of --labels to the image that it builds. `patchctl.lock` is one sha256 over the
     lock files of the stacks whose trees are here; `patchctl.tree.UPSTREAM` is the form of the source and git's id of the
     patched tree; `patchctl.skipped` names the profile's upstreams that have no tree here, `patchctl.without` the features
-    that a tree lacks: left out by somebody, or not to be had. Refused where something is not as it should be.
+    that a tree lacks: left out by someone, or not to be had. Refused where something is not as it should be.
 
     \b
     Examples:

@@ -160,7 +160,7 @@ def _workspace(app: App, workspace: Path, *, silent: bool) -> tuple[Path, Report
 
 
 def _statement(app: App, file: Path, signers: Path | None, workspace: Path) -> Iterator[Finding]:
-    """Check a statement's signature, if somebody has to have signed it, and compare it with the workspace."""
+    """Check a statement's signature, if someone has to have signed it, and compare it with the workspace."""
     from patchctl.bundle.reader import opened
     from patchctl.bundle.signature import STATEMENT, check_signature
     from patchctl.check.statement import LIMIT, statement_findings

@@ -135,7 +135,7 @@ def _with_effort(new: NewRevision, drift: ReleaseDrift) -> NewRevision:
 
 
 def _work(drift: ReleaseDrift) -> list[str]:
-    """The features that somebody has to work on."""
+    """The features that someone has to work on."""
     return [p.feature for p in drift.patches if p.state not in ARRIVES and not p.clean]
 
 

@@ -223,7 +223,7 @@ def plan_of(dist: Distribution, found: Sequence[StackDrift]) -> DriftPlan:
     """The plan for one stack on one revision. Raises WrongUse for more."""
     if len(found) != 1 or len(found[0].releases) != 1:
         raise WrongUse(
-            "a plan is of one stack on one revision", hint="drift UPSTREAM/STACK --against REVISION --save-plan FILE"
+            "a plan covers one stack on one revision", hint="drift UPSTREAM/STACK --against REVISION --save-plan FILE"
         )
     (drift,) = found
     (row,) = drift.releases
@@ -290,4 +290,4 @@ def _changes(plan: DriftPlan, now: DriftPlan) -> Iterator[str]:
 
 
 def _said(patch: PlannedPatch) -> str:
-    return f"{patch.state} ({'nobody has to work' if patch.clean else 'somebody has to work'})"
+    return f"{patch.state} ({'nobody has to work' if patch.clean else 'someone has to work'})"

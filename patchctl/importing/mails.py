@@ -148,7 +148,7 @@ def _mailinfo(mail: Mail, text: bytes, notes: Notebook) -> _Read | None:
 
 
 class _Pipe:
-    """In the place of a file that git is told to write: of one that the disk does not take mailinfo says nothing. `held` is
+    """In place of a file that git is told to write: of one that the disk does not take mailinfo says nothing. `held` is
     there after the block."""
 
     def __enter__(self) -> _Pipe:

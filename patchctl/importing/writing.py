@@ -5,7 +5,7 @@ replaced last. A run that is killed before that leaves a stack without any of th
 
 Turns a foreign commit's message into a patch header with a marked line for everything that our lint wants and the mail lacks.
 
-The lint rule `filled-in` looks for `MARKER`, so that `verify` names every such line until somebody has filled it in.
+The lint rule `filled-in` looks for `MARKER`, so that `verify` names every such line until someone has filled it in.
 """
 
 from __future__ import annotations

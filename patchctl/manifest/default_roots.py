@@ -99,7 +99,7 @@ def used_at(root: Path) -> Used | None:
 
 
 def is_read_only(root: Path) -> bool:
-    """Whether a distribution belongs to patchctl, and not to whoever runs it."""
+    """Whether a distribution belongs to patchctl, and not to the user who runs it."""
     data = data_folder()
     return root == own_root() or (data is not None and root.is_relative_to(data / "distributions"))
 
@@ -109,9 +109,7 @@ def how_to_clone(root: Path) -> str:
     there = used_at(root)
     address, revision = (there.address, there.revision) if there else installed_from()
     if address is None:
-        return (
-            "clone its repository (ask whoever gave you this patchctl for the address), and run the same in the clone"
-        )
+        return "clone its repository (ask the person who gave you this patchctl for the address), and run the same in the clone"
     if os.path.isfile(Path(address) / MARKER):
         return f"run the same in {address}, which it was installed from"
     branch = f" --branch {revision}" if revision and not _COMMIT.fullmatch(revision) else ""

@@ -195,7 +195,7 @@ def _in_record(node: YamlNode, shape: Shape, path: KeyPath) -> Iterator[Refusal]
 
 
 def _takes(shape: Shape, node: YamlNode) -> bool:
-    """Whether a scalar is of this type; a mapping or list never is."""
+    """Whether a scalar has this type; a mapping or list never is."""
     if shape.base is int:
         only, value = shape.mark(Only), node.plain()
         return type(value) is int and (only is None or value == only.value)

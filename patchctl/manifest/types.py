@@ -170,7 +170,7 @@ class Gain:
     kind: Annotated[
         list[Literal["measured", "counted", "simulated", "theirs", "reasoned", "enables"]],
         Doc(
-            "How it was shown: `measured` here, `counted` (bytes, shapes), `simulated`, `theirs` (a figure of whoever needed"
+            "How it was shown: `measured` here, `counted` (bytes, shapes), `simulated`, `theirs` (a figure of those who needed"
             " the feature), `reasoned` only; or it `enables` what upstream cannot do."
         ),
     ]

@@ -27,7 +27,7 @@ _FILES = {
     "tests/behaviour/harness.py": "harness.py.in",
     ".github/workflows/patches.yml": "patches.yml.in",
 }
-_UNKNOWN = "NOASSERTION"  # SPDX's word for a licence that nobody has looked up
+_UNKNOWN = "NOASSERTION"  # SPDX's word for a licence that no one has looked up
 _IGNORED = "edit/\nworkspace/\n__pycache__/\n"
 ENTRIES = ("manifests", "patches", ".gitignore", *dict.fromkeys(name.partition("/")[0] for name in _FILES))
 _NO_PACKAGES = {"test", "tests", "doc", "docs", "example", "examples", "benchmark", "benchmarks", "scripts", "tools"}

@@ -72,7 +72,7 @@ def find_pin(
 ) -> PinResult:
     """The stack for the revision `wanted` of the upstream of `like`. Nothing is written. `commit` is what the user says of a
     revision whose repository cannot be had. With `options.source` sdist and no `commit` no repository is asked, and the pin is
-    of the source distribution alone.
+    the source distribution alone.
 
     Raises SourceUnavailable with every place tried, SourceMismatch, WrongUse for a name that is taken or a generated file that
     the new revision does not expect.
@@ -141,7 +141,7 @@ def _new_stack(
 
 
 def write_pin(pinned: PinResult) -> None:
-    """Write the manifest. Raises LocalEdits when somebody has written one meanwhile."""
+    """Write the manifest. Raises LocalEdits when someone has written one meanwhile."""
     from patchctl.atomic import replace_file
 
     if pinned.file.exists():

@@ -192,7 +192,7 @@ def prove_all(
     for prefix in ("patchctl-prove-", "patchctl-proof-", CACHE):  # also where every record holds, and no tree is made
         sweep(prefix)
     progress, dist = ground.progress, ground.dist
-    known = how.keep and not how.rerun and ground.folder is None  # trees that somebody names are looked at
+    known = how.keep and not how.rerun and ground.folder is None  # trees that someone names are looked at
     verdicts: list[Verdict] = []
     for made_from, some in groups:
         with ExitStack() as open_:

@@ -368,6 +368,6 @@ def _link(source: str, target: str) -> None:
 
 
 def _replace(path: Path, text: str) -> None:
-    """Writes a new file in the place of a hard link, whose other names keep the old content."""
+    """Writes a new file in place of a hard link, whose other names keep the old content."""
     path.unlink()
     path.write_text(text, encoding="utf-8")

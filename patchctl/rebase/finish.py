@@ -55,7 +55,7 @@ class RebaseResult:
 
     @property
     def verdict(self) -> int:
-        """The exit code, as of `drift`: 0 nothing is stale, 10 all that is stale is proven here, 20 somebody has to work."""
+        """The exit code, as of `drift`: 0 nothing is stale, 10 all that is stale is proven here, 20 someone has to work."""
         if self.broken or self.red or self.stack.postponed or self.stale & self.unproven.keys():
             return SOMEBODY_HAS_TO_WORK
         return MOVES_CLEANLY if self.stale or self.stack.dropped else DONE

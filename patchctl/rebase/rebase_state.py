@@ -92,7 +92,7 @@ class RebaseWorktree:
                 one.unlink() if one.name != STATE_FILE else None
             elif one != git_dir:
                 shutil.rmtree(one)
-        if self.gone.is_symlink():  # somebody moved the tree to another disk, and left a link
+        if self.gone.is_symlink():  # someone moved the tree to another disk, and left a link
             shutil.rmtree(self.gone.resolve())
             self.gone.unlink()
         else:

@@ -99,7 +99,7 @@ def _summary(stacks: Sequence[StackDrift], news: News | None, style: Style) -> s
     said = {
         DONE: style.good("nothing is stale"),
         MOVES_CLEANLY: style.good("what is stale is proven or settled there"),
-        SOMEBODY_HAS_TO_WORK: style.bad("somebody has to work"),
+        SOMEBODY_HAS_TO_WORK: style.bad("someone has to work"),
     }[exit_code(stacks)]
     new = "" if news is None else f"; {len(news.broke)} newly broken, {counted(len(news.appeared), 'new release')}"
     called = f", {n} of other upstreams stale" if (n := len(_callers(stacks))) else ""

@@ -129,7 +129,7 @@ def grid(
 
 
 def cell(kind: str, sign: str, words: str = "", more: str | None = None) -> Markup:
-    """One sign of a grid, with the words that are heard, and what the pointer is told besides."""
+    """One sign of a grid, with the words that are heard, and what the pointer shows besides."""
     heard = tag("span", words, class_="heard") if words else ""
     return tag("span", tag("span", sign, aria_hidden="true"), heard, class_=f"cell {kind}", title=more)
 

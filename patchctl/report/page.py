@@ -162,7 +162,7 @@ def _newest(names: Names, stack: SavedStack, by_feature: Mapping[str, Sequence[i
         rows.append(Row((names.needed(one.name, stack.upstream, stack.stack), "calls what has changed", why), about))
     work = sum(not p.clean for p in stale) + sum(c.proof is not None for c in callers)
     called = f" and {len(callers)} of other upstreams" if callers else ""
-    title = f"On {last.release}: {len(stale)} of {len(last.patches)}{called} are stale, {work} need somebody"
+    title = f"On {last.release}: {len(stale)} of {len(last.patches)}{called} are stale, {work} need someone"
     listed = table(title, ("Feature", "State", "Why"), rows, "why fixed")
     return tag("details", tag("summary", title), listed, class_="more")
 

@@ -216,7 +216,7 @@ def rebase_done(run: RebaseRun, state: RebaseState, ended: RebaseResult) -> Iter
     yield {
         DONE: "nothing is stale",
         MOVES_CLEANLY: "what is stale is proven here",
-        SOMEBODY_HAS_TO_WORK: f"somebody has to work: {', '.join(sorted(work)) or 'see above'}",
+        SOMEBODY_HAS_TO_WORK: f"someone has to work: {', '.join(sorted(work)) or 'see above'}",
     }[ended.verdict]
     if ended.unproven:
         yield f"next: patchctl prove --all --stack {name} --trees {trees_of(name)}"

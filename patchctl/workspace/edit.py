@@ -1,8 +1,8 @@
 """The work tree in which a user changes a stack: an ordinary repository with a branch, the base and one commit per patch.
 
 An export notes in it what it is about to write, so that the next one can go on after a kill. Patch files that are neither what
-the work tree was made from nor what it gives were changed by somebody, and stop an export; the mixture of both that a killed
-export leaves is told from such an edit by this note alone.
+the work tree was made from nor what it gives were changed by someone, and stop an export; the mixture of both that a killed
+export leaves is distinguished from such an edit by this note alone.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def _fill(folder: Path, stack: Stack, base: Base, result: StackResult, digest: s
     work.git("symbolic-ref", "HEAD", branch)
     work.set_refs(base.commit, result.tip_commit)
     ids = dict(zip(_KEYS, (stack.upstream, stack.name, base.commit, result.tip_commit), strict=True))
-    # Patches are the distribution's, whoever commits: the lint rule `author`.
+    # Patches are the distribution's, no matter who commits: the lint rule `author`.
     names = dict(zip(("user.name", "user.email"), COMMITTER, strict=True))
     _note(folder, {**{f"patchctl.{k}": v for k, v in ids.items()}, **names})
     _note(folder, {"patchctl.pin": stack.pin.identity, "patchctl.patches": digest})
@@ -175,7 +175,7 @@ def _check_whole(folder: Path) -> None:
 
 def check_patch_files(folder: Path, digest: str) -> None:
     """Raise LocalEdits when the patch files are not those that the work tree was made of, or exported to: an export would
-    take back what somebody else changed in them. `digest` is `series_digest` of the files as they are now."""
+    take back what someone else changed in them. `digest` is `series_digest` of the files as they are now."""
     if _noted(folder).get("patches") not in (digest, "", None):
         hint = "edit them anew in another folder, and bring your commits there with `git cherry-pick`"
         raise LocalEdits("the patch files were changed since this work tree was made of them", [str(folder)], hint=hint)

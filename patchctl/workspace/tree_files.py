@@ -1,7 +1,7 @@
 """Reading and replacing the files of a tree, one by one, never through a link.
 
 A file is replaced by renaming a new one over it: a hard link into a package manager's cache keeps its content (uv#15700),
-and whoever reads the file sees the old or the new one. A folder on the way that is a symbolic link is refused, since
+and a reader of the file sees the old or the new one. A folder on the way that is a symbolic link is refused, since
 writing through it would leave the tree.
 """
 

@@ -199,7 +199,7 @@ class Demo:
         return self._ended([PATCHCTL, "--root", HERE, *words]).stdout
 
     def _verified(self) -> dict[str, Any]:
-        """Every file of every tree is read back and held against the lock; what is there."""
+        """Every file of every tree is read back and compared with the lock; what is there."""
         self._say("patchctl verify --workspace")
         self._patchctl("verify", "--workspace", self.workspace)
         return dict(json.loads(self._patchctl("status", "--workspace", self.workspace, "--json")))
@@ -276,7 +276,7 @@ class Demo:
         return False
 
     def _variables(self) -> dict[str, str]:
-        """Nothing of whoever runs it: a RAY_ADDRESS or a VLLM_ variable would make it another run."""
+        """Nothing of the user's environment: a RAY_ADDRESS or a VLLM_ variable would make it another run."""
         folder = self.run_folder
         kept = {name: os.environ[name] for name in ("HOME", "TMPDIR", "LANG", "USER") if name in os.environ}
         return kept | {

@@ -106,7 +106,7 @@ def made_model(args: argparse.Namespace, tokens: Any) -> Qwen3ForCausalLM:
 
 
 class Queue:
-    """In the place of TransferQueue's servers: tags and fields of every key, in this process."""
+    """In place of TransferQueue's servers: tags and fields of every key, in this process."""
 
     def __init__(self) -> None:
         self.tags: dict[str, dict[str, dict[str, Any]]] = defaultdict(dict)
@@ -144,7 +144,7 @@ class Queue:
 
 
 def in_one(rows: list[dict[str, Any]]) -> TensorDict:
-    """As TransferQueue returns rows: sequences are nested, also where all are of one length."""
+    """As TransferQueue returns rows: sequences are nested, also where all have one length."""
 
     def column(values: list[Any]) -> Any:
         if not isinstance(values[0], torch.Tensor):
@@ -155,7 +155,7 @@ def in_one(rows: list[dict[str, Any]]) -> TensorDict:
 
 
 class Workers:
-    """In the place of Ray's worker group: the worker of this process. `seen` has what is compared afterwards."""
+    """In place of Ray's worker group: the worker of this process. `seen` has what is compared afterwards."""
 
     def __init__(self, config: Any, args: argparse.Namespace, tokens: Any, queue: Queue) -> None:
         self.args, self.tokens, self.queue = args, tokens, queue
@@ -219,7 +219,7 @@ class Rollout(HFRollout):
 
 
 class AgentLoop:
-    """In the place of verl's agent loops and their servers: a whole batch at once, by HFRollout with the actor's own weights."""
+    """In place of verl's agent loops and their servers: a whole batch at once, by HFRollout with the actor's own weights."""
 
     def __init__(self, config: Any, workers: Workers, tokens: Any) -> None:
         self.config, self.workers, self.tokens = config, workers, tokens

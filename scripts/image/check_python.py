@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""check_python.py PROFILE PYTHON: whether an interpreter is of the Python that the profile's release wants.
+"""check_python.py PROFILE PYTHON: whether an interpreter is the Python that the profile's release wants.
 
 The lock of its requirements holds for that Python alone: in another, pip would end at the first package that has no wheel for it, after
 everything was fetched. Ends with 2 where it is another. With RUNTIME=no, which installs nothing of the lock, it is said, and no more.

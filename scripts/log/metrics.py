@@ -33,7 +33,7 @@ What verl {_READ_AT} print on the console at each step, by what computes it
 there; of v0.9.0 it is the v1 trainer with `trainer_mode=sync`, which the recipes have. Where a row names no version, both print it, from one place.
 `scripts/plot_log.py LOG` draws and sums up a log, and with `--json` lists as `unknown_metrics` what is not here;
 `scripts/plot_log.py --explain NAME` prints an entry of this page. Names in braces stand for several; a `*` for what a data set, a
-model or a reward adds. Figures to hold a run against: [reference-figures.md](reference-figures.md).
+model or a reward adds. Figures to compare a run with: [reference-figures.md](reference-figures.md).
 
 ## The picture
 

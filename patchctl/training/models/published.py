@@ -71,7 +71,7 @@ def read_models(dist: Distribution) -> Models:
 
 
 def check_models(dist: Distribution, series: Series, report: Report) -> None:
-    """Adds the faults of the table, which nothing else loads before somebody asks preflight."""
+    """Adds the faults of the table, which nothing else loads before someone asks preflight."""
     try:
         read_models(dist)
     except InvalidManifest as error:

@@ -65,7 +65,7 @@ def find_caches(start: Sequence[Path], environment: Mapping[str, str]) -> list[C
 
 
 def _kept(place: Path) -> bool:
-    """Whether a folder is, or holds at its top, somebody's downloads."""
+    """Whether a folder is, or holds at its top, someone's downloads."""
     return place.name in KEPT or any((place / name).exists() for name in KEPT)
 
 

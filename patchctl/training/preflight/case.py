@@ -135,7 +135,7 @@ class Case:
         return self.facts.on(key)
 
     def off(self, key: str) -> bool:
-        """Whether a key is false; one that nobody sets is not."""
+        """Whether a key is false; one that no one sets is not."""
         return (self.text(key) or "").lower() == "false"
 
     def path(self, name: str) -> str | None:

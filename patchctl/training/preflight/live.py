@@ -23,7 +23,7 @@ from patchctl.training.preflight import machine as m
 from patchctl.training.preflight.caches import caches_json, find_caches
 
 TIMEOUT_SECONDS = 60
-# A variable is recorded when it is somebody's business here. Whatever may be a secret never is.
+# A variable is recorded when it is someone's business here. Whatever may be a secret never is.
 _OURS = re.compile(
     r"(HCCL|VLLM|ASCEND|PYTORCH|TORCH|RAY|HYDRA|NPU|LCCL|ATB|ACL|GLOO|TP|MASTER|OMP|MULTI|ROLLOUT|VERL|NCCL)_\w+"
     r"|\w*SOCKET_IFNAME|TASK_QUEUE_\w+|CPU_AFFINITY_CONF|CUDA_DEVICE_MAX_CONNECTIONS|LD_PRELOAD|LD_LIBRARY_PATH|USE_\w+"
@@ -167,7 +167,7 @@ def _tool(name: str, *args: str, fails: bool = False) -> str:
 
 
 def _device_files(folder: Path) -> str:
-    """One a line; whoever may not open it is told so."""
+    """One a line; a user who may not open it is told so."""
     names = ("davinci*", "devmm_svm", "hisi_hdc")
     paths = [path for name in names for path in sorted(folder.glob(name))]
     return "".join(f"{path}{'' if os.access(path, os.R_OK | os.W_OK) else f' {m.CLOSED}'}\n" for path in paths)
@@ -250,7 +250,7 @@ def _interface(name: str) -> dict[str, Any]:
 
 
 def _environment(request: ProbeRequest) -> dict[str, str]:
-    """The variables that are somebody's business here, without credentials."""
+    """The variables that are someone's business here, without credentials."""
     ours = [
         name
         for name in request.environment

@@ -1,6 +1,6 @@
 """Bytes on one device: weights and KV cache of the rollout, weights, gradients, optimizer and activations of training.
 
-Pure arithmetic over `model.Model` and parallel sizes. docs/preflight.md has the formulae, and a table that holds them against
+Pure arithmetic over `model.Model` and parallel sizes. docs/preflight.md has the formulae, and a table that compares them with
 the figures of a document linked from 002 (its GB are GiB: 2^30 bytes).
 """
 

@@ -191,7 +191,7 @@ def mount_of(path: str, of: tuple[Mount, ...]) -> Mount | None:
 
 
 def listening(text: str) -> set[int]:
-    """The ports that somebody listens on, of /proc/net/tcp and tcp6 (state 0A)."""
+    """The ports that someone listens on, of /proc/net/tcp and tcp6 (state 0A)."""
     found = re.findall(r"(?m)^\s*\d+: [0-9A-F]+:([0-9A-F]{4}) [0-9A-F]+:[0-9A-F]{4} 0A ", text)
     return {int(port, 16) for port in found}
 

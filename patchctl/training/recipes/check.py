@@ -1,6 +1,6 @@
 """Whether the recipes can be run: they can be read and computed, keep every rule, and need what they switch on.
 
-The packages that recipes and rewards need: what they say, held against what they import, and as inputs of a lock.
+The packages that recipes and rewards need: what they say, compared with what they import, and as inputs of a lock.
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ def _without_keys(dist: Distribution, run: RecipeRun) -> dict[str, str]:
 
 def _broken(dist: Distribution, series: Series, recipes: Recipes, run: RecipeRun) -> Iterator[Broken]:
     yield from broken_rules(run, recipes.rules)
-    if series.broken:  # a patch that cannot be read has a switch that nobody knows
+    if series.broken:  # a patch that cannot be read has a switch that no one knows
         return
     features, switches = _of_profile(dist, series, run.profile)
     yield from unknown_keys(run, read_keys(dist, run), dist.practice, switches)

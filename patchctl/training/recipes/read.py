@@ -1,8 +1,8 @@
 """Reads manifests/recipes/[<release>/]<folder>/<recipe>.yaml and manifests/rules.yaml.
 
 A folder has a profile's name and holds its recipes; the folder `shared` holds parts that recipes extend and nobody runs. A
-release with a folder of its own, or that extends one which has it, has its profiles' recipes there, and no other; what lies
-beside is of the other releases.
+release with a folder of its own, or that extends one which has it, has its profiles' recipes there, and no other; the
+rest belongs to the other releases.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Recipes:
     variants: Mapping[str, tuple[Profile, ...]]
     versions: Mapping[tuple[str, str | None], Mapping[str, str]] = field(default_factory=dict)
     folders: Mapping[str, str] = field(default_factory=dict)
-    """Of releases whose recipes do not lie beside, the folder where they do."""
+    """Of releases whose recipes are elsewhere, the folder where they are."""
 
     def versions_of(self, profile: str) -> Mapping[str, str]:
         """The versions of the stacks of a profile, by upstream."""

@@ -15,7 +15,7 @@ from patchctl.training.recipes.resolve import COMMAND_LINE, RecipeRun, Resolved,
 from patchctl.training.recipes.types import RecipeRule, Rules
 from patchctl.training.recipes.versions import FACT, true_of
 
-CONFIG = "ppo_trainer"  # what a sample that names no configuration is held against
+CONFIG = "ppo_trainer"  # what a sample that names no configuration is checked against
 _OFF = ("false", "null", "0")
 
 

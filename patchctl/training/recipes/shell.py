@@ -35,7 +35,7 @@ def environment_dotenv(run: RecipeRun) -> Iterator[str]:
 
 
 def literal(setting: Resolved, run: RecipeRun) -> str:
-    """The value as text; for a path that nobody has given, the variable that it is read from."""
+    """The value as text; for a path that no one has given, the variable that it is read from."""
     if setting.path is None:
         return setting.value
     return run.path(setting.path) or f"${run.paths[setting.path].variable}"
@@ -61,7 +61,7 @@ def override_word(key: str, setting: Resolved, run: RecipeRun) -> str:
 
 
 def override_text(key: str, setting: Resolved, run: RecipeRun) -> str:
-    """KEY=VALUE as Hydra gets it; for a path that nobody has given, the variable that it is read from."""
+    """KEY=VALUE as Hydra gets it; for a path that no one has given, the variable that it is read from."""
     value = setting.value if setting.path is None else run.path(setting.path)
     return f"{key}={literal(setting, run) if value is None else hydra_value(value)}"
 

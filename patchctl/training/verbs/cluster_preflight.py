@@ -1,4 +1,4 @@
-"""patchctl cluster preflight, and the environment that `cluster verify` and `cluster status` hold every node's against: that of a
+"""patchctl cluster preflight, and the environment that `cluster verify` and `cluster status` compare every node's with: that of a
 recipe, or the variables of all."""
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ def preflight(
     timeout: float,
     output: str,
 ) -> int:
-    """Run `patchctl preflight` on every node of a Ray cluster, and hold the nodes against each other.
+    """Run `patchctl preflight` on every node of a Ray cluster, and compare the nodes with each other.
 
     Each node is looked at with the limits and variables of its raylet, which the workers of a training inherit. Beside the
     findings of each, what one node has otherwise than most: driver, packages, TLS, the model's files, MASTER_ADDR, ...

@@ -202,7 +202,7 @@ def case_of(app: App, run: RecipeRun, machine: Machine, mean_tokens: int | None)
 
 
 def _clear(case: Case, yes: bool) -> Sequence[str]:
-    """Takes the caches away that are older than CANN, once somebody says so."""
+    """Takes the caches away that are older than CANN, once someone says so."""
     from patchctl.terminal.progress import size_text
     from patchctl.terminal.text import visible_line
     from patchctl.training.preflight.caches import clear

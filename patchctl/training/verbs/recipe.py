@@ -149,7 +149,7 @@ def env(app: App, arguments: RecipeArguments, output: str, as_json: bool) -> Non
 def diff(app: App, one: str, other: str, profile: str | None, as_json: bool) -> None:
     """Say what differs between two recipes: computed values, and which of them only one has.
 
-    They are of one profile or of two, and of one release or of two: RECIPE@RELEASE names another release than --release.
+    They may belong to two profiles, and to two releases: RECIPE@RELEASE names another release than --release.
 
     \b
     patchctl recipe diff qwen3-8b/dapo qwen3-8b/grpo

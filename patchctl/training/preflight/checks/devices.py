@@ -11,7 +11,7 @@ from patchctl.training.preflight import machine as m
 from patchctl.training.preflight.case import Case
 from patchctl.training.preflight.tool_output import Device, Smi
 
-# An idle chip shows 2.9 to 3.5 GB of 64 in use (vllm-project/vllm-ascend #5588, #2534): a tenth is somebody's process.
+# An idle chip shows 2.9 to 3.5 GB of 64 in use (vllm-project/vllm-ascend #5588, #2534): a tenth is someone's process.
 IDLE_SHARE = 0.1
 VISIBLE_CARDS = "ASCEND_VISIBLE_DEVICES"
 VISIBLE = "ASCEND_RT_VISIBLE_DEVICES"

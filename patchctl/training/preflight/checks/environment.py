@@ -109,7 +109,7 @@ def _breaks(rule: RecipeRule, facts: Facts) -> str | None:
 
 
 def _misspelt(case: Case, own: Mapping[str, str]) -> Iterator[Finding]:
-    """A name that nobody knows and that is nearly one that is known."""
+    """A name that no one knows and that is nearly one that is known."""
     rules = case.all_rules
     known = {*case.run.environment, *case.run.of_each_node, *rules.variables}
     told = {

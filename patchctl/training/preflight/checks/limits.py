@@ -11,7 +11,7 @@ LIMITS = "limits"
 
 
 def check_limits(case: Case) -> Iterator[Finding]:
-    """A limit is a note; what stops a run, by the recipe's `stops`, blocks until somebody says that it is done away with."""
+    """A limit is a note; what stops a run, by the recipe's `stops`, blocks until someone says that it is done away with."""
     for limit in case.run.limits:
         said = " ".join(limit.split())
         if limit in case.run.stops:
