@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import sys
+from typing import TYPE_CHECKING
 
 import click
 
-from patchctl.blame.bisect import Bisection, BisectRun
 from patchctl.cli.app import App, json_option, profile_option
 from patchctl.cli.sources import Sources, source_options
 from patchctl.errors import DONE, FINDINGS
-from patchctl.report.proving import bisect_output, bisect_text, step_text
+
+if TYPE_CHECKING:
+    from patchctl.blame.bisect import BisectRun
 
 
 @click.command("bisect", context_settings={"ignore_unknown_options": True})
@@ -37,6 +39,8 @@ def command(
       patchctl bisect --profile qwen3-8b -- python -m pytest -x test_rollout.py
       patchctl bisect --profile qwen3-8b --without sam_proposer -- python train.py
     """
+    from patchctl.blame.bisect import Bisection
+    from patchctl.report.proving import bisect_output, bisect_text, step_text
 
     def tell(step: BisectRun, units: int) -> None:
         print(step_text(step, units), file=sys.stderr, flush=True)

@@ -7,12 +7,10 @@ from pathlib import Path
 
 import click
 
-from patchctl.blame.blame import Blame, parse_place, places_in
 from patchctl.cli.app import App, json_option
 from patchctl.cli.sources import Sources, source_options
 from patchctl.errors import DONE, FINDINGS, WrongUse
 from patchctl.given import named_file
-from patchctl.report.proving import BlameOutput, blame_text
 
 
 @click.command("blame")
@@ -46,6 +44,9 @@ def command(
       patchctl blame workspace/megatron-lm/megatron/core/parallel_state.py:64
       patchctl blame --traceback worker.log
     """
+    from patchctl.blame.blame import Blame, parse_place, places_in
+    from patchctl.report.proving import BlameOutput, blame_text
+
     if (place is None) == (traceback is None):
         raise WrongUse("name one line as FILE:LINE, or a --traceback")
     if traceback is not None:

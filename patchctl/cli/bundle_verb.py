@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from patchctl.bundle.create import create_bundle
-from patchctl.bundle.reader import Bundle
-from patchctl.bundle.signature import SigningKey
-from patchctl.bundle.unpack import unpack_distribution
 from patchctl.cli.app import App, json_option, profile_option
 from patchctl.cli.sources import Sources, bundle_argument, source_options
-from patchctl.report.bundle import UnpackOutput, bundle_output, created_output, created_text, show_text, verify_text
+
+if TYPE_CHECKING:
+    from patchctl.bundle.reader import Bundle
 
 
 @click.group("bundle")
@@ -65,6 +64,10 @@ def create(
     can be had (for a source distribution its archive, for git a pack of the pinned commit's tree). The profile is
     built and compared with the lock first: what cannot be applied here is not bundled. Prints the file's sha256.
     """
+    from patchctl.bundle.create import create_bundle
+    from patchctl.bundle.signature import SigningKey
+    from patchctl.report.bundle import created_output, created_text
+
     key = SigningKey.load(sign) if sign else None
     dist = app.distribution
     chosen = dist.profile(profile)
@@ -86,6 +89,8 @@ def verify(app: App, bundle: Bundle, as_json: bool) -> None:
     Exit code 3 when something was, 2 when it is no bundle. That its digests agree says that it is whole. Who made it say
     --sha256 with a digest from elsewhere, and the signature in FILE.sig with --allowed-signers or the user configuration.
     """
+    from patchctl.report.bundle import bundle_output, verify_text
+
     app.emit("bundle.verify", bundle_output(bundle, members=False), lambda style: verify_text(bundle, style), as_json)
 
 
@@ -96,6 +101,8 @@ def verify(app: App, bundle: Bundle, as_json: bool) -> None:
 @click.pass_obj
 def show(app: App, bundle: Bundle, members: bool, as_json: bool) -> None:
     """Say what a bundle holds, after it was checked: profile, sources, what is missing, size, digest."""
+    from patchctl.report.bundle import bundle_output, show_text
+
     data = bundle_output(bundle, members=members)
     app.emit("bundle.show", data, lambda style: show_text(bundle, style, members=members), as_json)
 
@@ -117,6 +124,9 @@ def unpack(app: App, bundle: Bundle, folder: Path, as_json: bool) -> None:
 
     The sources stay in the bundle: `patchctl fetch --bundle FILE` puts them into the cache.
     """
+    from patchctl.bundle.unpack import unpack_distribution
+    from patchctl.report.bundle import UnpackOutput
+
     folder = folder.absolute()
     count = unpack_distribution(bundle, folder)
     data = UnpackOutput(bundle.path, bundle.sha256, folder, count)

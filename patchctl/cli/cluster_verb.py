@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -21,15 +21,11 @@ from patchctl.cli.app import (
     release_option,
 )
 from patchctl.cli.sources import Sources, source_or_bundle_options
-from patchctl.cluster.compare import compare
-from patchctl.cluster.deploy import deploy
-from patchctl.cluster.facts import ApplyOptions, Verb
-from patchctl.cluster.fanout import NoAnswer, joined
-from patchctl.cluster.payload import make_payload
-from patchctl.cluster.request import Applying, ExpectedEnvironment, looking_request, plain_request, wanted_of
 from patchctl.errors import DONE, FINDINGS, WrongUse
-from patchctl.findings.formats import Shown
-from patchctl.report.cluster import applied_output, cluster_output, compared_text, deployment_text
+
+if TYPE_CHECKING:
+    from patchctl.cluster.facts import Verb
+    from patchctl.cluster.request import ExpectedEnvironment
 
 
 def _complete_recipe(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
@@ -180,6 +176,13 @@ def _look(
     timeout: float,
     output: str,
 ) -> int:
+    from patchctl.cluster.compare import compare
+    from patchctl.cluster.fanout import NoAnswer, joined
+    from patchctl.cluster.payload import make_payload
+    from patchctl.cluster.request import looking_request, plain_request, wanted_of
+    from patchctl.findings.formats import Shown
+    from patchctl.report.cluster import cluster_output, compared_text
+
     dist, environment = app.distribution, _environment(app, profile, recipe)
     payload = make_payload(dist)
     wanted = wanted_of(dist, payload, environment, nodes)
@@ -203,6 +206,8 @@ def _look(
 
 def _environment(app: App, profile: str | None, recipe: str | None) -> ExpectedEnvironment:
     """What an extension says of the recipe, or of all where none is named. Raises WrongUse where nothing knows recipes."""
+    from patchctl.cluster.request import ExpectedEnvironment
+
     for name in (name for other in extension.registered() for name in other.environments):
         found: ExpectedEnvironment = extension.load(name)(app, profile, recipe)
         return found
@@ -265,6 +270,12 @@ def _apply(
     dry_run: bool,
     as_json: bool,
 ) -> int:
+    from patchctl.cluster.deploy import deploy
+    from patchctl.cluster.facts import ApplyOptions
+    from patchctl.cluster.fanout import joined
+    from patchctl.cluster.request import Applying, plain_request
+    from patchctl.report.cluster import applied_output, deployment_text
+
     dist, bundle = sources.distribution, sources.bundle
     chosen = dist.profile(profile)
     remote = ApplyOptions(

@@ -5,37 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from patchctl.blame.line_owners import drift_of_workspace
 from patchctl.cli.app import App, find_stack, format_option, print_findings, release_option
-from patchctl.cli.lock_verb import lock_stack
-from patchctl.cli.prove_verb import prove_stack
 from patchctl.cli.sources import Sources, source_options
-from patchctl.drift.drift import Drifting
-from patchctl.drift.saved import Earlier, check_place, plan_of, save_plan
-from patchctl.drift.types import ARRIVES, ReleaseDrift, StackDrift
 from patchctl.errors import DONE, FINDINGS, PatchctlError, SourceUnavailable, WrongUse
-from patchctl.findings.formats import Shown
-from patchctl.findings.report import Report
-from patchctl.manifest.distribution import Distribution
-from patchctl.manifest.types import Stack
-from patchctl.prove.proof_trees import check_provable
-from patchctl.rebase.rebase import copy_distribution, rebase_unattended
-from patchctl.report.drift import (
-    drift_findings,
-    drift_output,
-    drift_text,
-    edited_findings,
-    edited_output,
-    edited_text,
-    exit_code,
-    not_looked_at,
-)
-from patchctl.scratch import scratch
-from patchctl.source.types import SourceOptions
+
+if TYPE_CHECKING:
+    from patchctl.drift.types import ReleaseDrift, StackDrift
+    from patchctl.manifest.distribution import Distribution
+    from patchctl.manifest.types import Stack
+    from patchctl.source.types import SourceOptions
 
 
 @click.command("drift")
@@ -110,6 +92,13 @@ def command(
       patchctl drift --matrix
       patchctl drift --workspace workspace
     """
+    from patchctl.drift.drift import Drifting
+    from patchctl.drift.saved import Earlier, check_place, plan_of, save_plan
+    from patchctl.findings.formats import Shown
+    from patchctl.findings.report import Report
+    from patchctl.prove.proof_trees import check_provable
+    from patchctl.report.drift import drift_findings, drift_output, drift_text, exit_code, not_looked_at
+
     if workspace is not None:
         if stacks or against or matrix or prove or baseline is not None or plan is not None:
             raise WrongUse("--workspace is for the trees of a workspace alone")
@@ -179,6 +168,13 @@ def _proven_on(
 ) -> ReleaseDrift:
     """With what tests say, where something arrives that no record proves. What keeps tests from being run is said of every patch, since
     the rest of the matrix is there."""
+    from patchctl.cli.lock_verb import lock_stack
+    from patchctl.cli.prove_verb import prove_stack
+    from patchctl.drift.types import ARRIVES
+    from patchctl.manifest.distribution import Distribution
+    from patchctl.rebase.rebase import copy_distribution, rebase_unattended
+    from patchctl.scratch import scratch
+
     arriving = {(drift.upstream, p.feature) for p in release.patches if not p.clean and p.state in ARRIVES}
     wanted = arriving | {(c.upstream, c.feature) for c in release.callers if c.proof is not None}
     if not wanted:
@@ -214,6 +210,11 @@ def _proven_on(
 
 
 def _workspace(app: App, workspace: Path, output: str) -> int:
+    from patchctl.blame.line_owners import drift_of_workspace
+    from patchctl.findings.formats import Shown
+    from patchctl.findings.report import Report
+    from patchctl.report.drift import edited_findings, edited_output, edited_text
+
     trees = drift_of_workspace(workspace)
     shown = Shown(Report(edited_findings(trees)), "drift", workspace)
     print_findings(app, output, shown, edited_output(trees), lambda style: edited_text(trees, style))

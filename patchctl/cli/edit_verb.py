@@ -8,8 +8,6 @@ import click
 
 from patchctl.cli.app import App, complete_upstream, find_stack, json_option, release_option
 from patchctl.cli.sources import Sources, source_options
-from patchctl.report.stacks import EditOutput
-from patchctl.workspace.edit import export_command, open_stack
 
 
 @click.command("edit")
@@ -37,6 +35,9 @@ def command(app: App, name: str, folder: Path | None, sources: Sources, as_json:
       patchctl edit verl
       patchctl edit vllm-ascend --dir work
     """
+    from patchctl.report.stacks import EditOutput
+    from patchctl.workspace.edit import export_command, open_stack
+
     stack = find_stack(app.distribution, name)
     opened = open_stack(app.distribution, stack, folder, sources.options(), app.progress(as_json))
     result = opened.result

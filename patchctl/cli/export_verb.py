@@ -5,25 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from contextlib import nullcontext
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from patchctl.atomic import filling, replace_file
-from patchctl.catalog.evidence import tests_of
 from patchctl.cli.app import App, complete_upstream, find_stack, json_option, note, release_option
 from patchctl.cli.sources import Sources, source_options
 from patchctl.errors import DONE, FINDINGS, WrongUse
-from patchctl.manifest.distribution import Distribution
-from patchctl.manifest.types import Stack
-from patchctl.report.stacks import ExportOutput
-from patchctl.source.types import SourceOptions
-from patchctl.stack.export import for_upstream, mbox_patches
-from patchctl.stack.patches import named_patches, with_requirements
-from patchctl.stack.plan import load_patches
 from patchctl.terminal.style import Style
 from patchctl.terminal.text import patch_count
-from patchctl.workspace.edit import default_folder, stack_of
-from patchctl.workspace.export_tree import built, export_tree
+
+if TYPE_CHECKING:
+    from patchctl.manifest.distribution import Distribution
+    from patchctl.manifest.types import Stack
+    from patchctl.source.types import SourceOptions
 
 
 @click.command("export")
@@ -74,6 +69,9 @@ def command(
       patchctl export verl
       patchctl export verl --for-upstream skip_old_log_prob --mbox mails
     """
+    from patchctl.report.stacks import ExportOutput
+    from patchctl.workspace.export_tree import export_tree
+
     options = sources.options()
     if for_upstream is not None:
         if mbox is None:
@@ -100,6 +98,8 @@ def command(
 def _opened(dist: Distribution, name: str, folder: Path | None) -> Stack | None:
     """The stack of the work tree, where UPSTREAM and no release is named: of --dir, else of the only one that `edit` made of it. What was
     opened stays meant when the default release is another one since: an export can leave a feature of the newest release unproven."""
+    from patchctl.workspace.edit import default_folder, stack_of
+
     own = [s for (upstream, _), s in dist.stacks.items() if upstream == name]
     if len(own) < 2 or dist.named_release is not None:
         return None
@@ -112,6 +112,13 @@ def _opened(dist: Distribution, name: str, folder: Path | None) -> Stack | None:
 
 
 def _for_upstream(app: App, stack: Stack, feature: str, target: Path, options: SourceOptions, as_json: bool) -> int:
+    from patchctl.catalog.evidence import tests_of
+    from patchctl.report.stacks import ExportOutput
+    from patchctl.stack.export import for_upstream
+    from patchctl.stack.patches import named_patches, with_requirements
+    from patchctl.stack.plan import load_patches
+    from patchctl.workspace.export_tree import built
+
     _check_empty(target)
     patches = load_patches(app.distribution, stack)
     ((_, wanted), *_) = named_patches({stack.upstream: patches}, feature)
@@ -136,12 +143,19 @@ def _check_empty(target: Path) -> None:
 
 
 def _write_mails(target: Path, files: Mapping[str, bytes]) -> None:
+    from patchctl.atomic import filling, replace_file
+
     with filling(target) as staged:
         for file, content in files.items():
             replace_file(staged / file, content)
 
 
 def _mbox(app: App, stack: Stack, target: Path, options: SourceOptions, as_json: bool) -> int:
+    from patchctl.report.stacks import ExportOutput
+    from patchctl.stack.export import mbox_patches
+    from patchctl.stack.plan import load_patches
+    from patchctl.workspace.export_tree import built
+
     _check_empty(target)
     patches = load_patches(app.distribution, stack)
     with built(app.distribution, stack, patches, options, ()) as (reader, result):

@@ -10,12 +10,6 @@ import click
 from patchctl.cli.app import App, json_option, profile_option
 from patchctl.cli.sources import Sources, source_or_bundle_options
 from patchctl.errors import SourceUnavailable
-from patchctl.report.sources import FetchedSource, FetchOutput
-from patchctl.source.intact import check_base
-from patchctl.source.obtain import BUNDLE_HINT, obtain
-from patchctl.source.types import SeveralUnavailable
-from patchctl.stack.plan import Skipped
-from patchctl.terminal.progress import size_text
 from patchctl.terminal.style import Style
 
 
@@ -34,7 +28,14 @@ from patchctl.terminal.style import Style
 )
 @json_option("patchctl.report.sources:FetchOutput")
 @click.pass_obj
-def command(app: App, profile: str, sources: Sources, refresh: bool, skip_unavailable: bool, as_json: bool) -> None:
+def command(
+    app: App,
+    profile: str,
+    sources: Sources,
+    refresh: bool,
+    skip_unavailable: bool,
+    as_json: bool,
+) -> None:
     """Bring every pinned source of a profile into the cache and prove it.
 
     A git source is proven by its commit id, a source distribution by its sha256; sources that are in the cache already
@@ -48,6 +49,13 @@ def command(app: App, profile: str, sources: Sources, refresh: bool, skip_unavai
       patchctl fetch --profile qwen3-235b
       patchctl fetch --profile qwen3-235b --refresh
     """
+    from patchctl.report.sources import FetchedSource, FetchOutput
+    from patchctl.source.intact import check_base
+    from patchctl.source.obtain import BUNDLE_HINT, obtain
+    from patchctl.source.types import SeveralUnavailable
+    from patchctl.stack.plan import Skipped
+    from patchctl.terminal.progress import size_text
+
     dist, options = sources.distribution, sources.options(refresh=refresh)
     progress = app.progress(as_json)
     rows: list[FetchedSource] = []

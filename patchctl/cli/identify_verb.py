@@ -8,9 +8,6 @@ import click
 
 from patchctl.cli.app import App, json_option
 from patchctl.errors import DONE, FINDINGS, BadManifest
-from patchctl.identify.lists import known_trees
-from patchctl.identify.match import identify
-from patchctl.report.trees import identify_text
 
 
 @click.command("identify")
@@ -31,6 +28,10 @@ def command(app: App, folder: Path, as_json: bool) -> int:
       patchctl identify /vllm-workspace/vllm
       patchctl identify workspace/verl --json
     """
+    from patchctl.identify.lists import known_trees
+    from patchctl.identify.match import identify
+    from patchctl.report.trees import identify_text
+
     known = known_trees(app.distribution)
     if not known:
         hint = "`patchctl lock` writes them"

@@ -10,11 +10,6 @@ import click
 from patchctl.cli.app import App, complete_upstream, find_stack, json_option, release_option, split_pair
 from patchctl.cli.sources import Sources, source_options
 from patchctl.errors import WrongUse
-from patchctl.importing.import_patches import import_series
-from patchctl.importing.mails import git_ident
-from patchctl.importing.types import REPAIRS, Options
-from patchctl.patch import mailinfo
-from patchctl.report.stacks import import_output, import_text
 
 
 @click.command("import")
@@ -94,6 +89,10 @@ def command(
     Exit codes: 0 done, 2 files that cannot be taken, 3 no source of the base, 4 patches that do not apply exactly, or no
     stack that they are for, 5 files in the way, 6 another run writes patches of the distribution.
     """
+    from patchctl.importing.import_patches import import_series
+    from patchctl.importing.types import REPAIRS, Options
+    from patchctl.report.stacks import import_output, import_text
+
     options = Options(
         frozenset(REPAIRS if repair else repair_only),
         _author(author),
@@ -117,6 +116,8 @@ def command(
 
 
 def _author(text: str | None) -> tuple[str, str] | None:
+    from patchctl.patch import mailinfo
+
     try:
         return mailinfo.author(text) if text is not None else None
     except ValueError as error:
@@ -124,6 +125,8 @@ def _author(text: str | None) -> tuple[str, str] | None:
 
 
 def _date(text: str | None) -> str | None:
+    from patchctl.importing.mails import git_ident
+
     try:
         if text is not None:
             git_ident("x", "x@x", text)

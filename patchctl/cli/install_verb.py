@@ -8,10 +8,6 @@ import click
 
 from patchctl.cli.app import App, format_option, print_findings, workspace_option
 from patchctl.errors import WrongUse
-from patchctl.findings.formats import Shown
-from patchctl.install.install import InstallOptions, install, interpreter
-from patchctl.manifest.distribution import Distribution
-from patchctl.report.machine import InstallOutput, install_report, install_text
 
 
 @click.command("install")
@@ -53,6 +49,11 @@ def command(
     patchctl install --workspace workspace --python .venv/bin/python
     patchctl install --workspace workspace --python /usr/local/bin/python3 --editable --no-build-isolation
     """
+    from patchctl.findings.formats import Shown
+    from patchctl.install.install import InstallOptions, install, interpreter
+    from patchctl.manifest.distribution import Distribution
+    from patchctl.report.machine import InstallOutput, install_report, install_text
+
     workspace = workspace.absolute()
     root = app.root_of(workspace)
     if root is None:

@@ -7,9 +7,7 @@ from typing import Any
 
 import click
 
-from patchctl.catalog.features import Catalog
 from patchctl.cli.app import App, complete_profile, complete_upstream, json_option, release_option
-from patchctl.report.catalog import ListOutput, list_text
 
 KINDS = ("releases", "profiles", "stacks", "patches", "requirements")
 
@@ -32,6 +30,9 @@ def command(app: App, what: str | None, profile: str | None, upstream: str | Non
       patchctl list
       patchctl list patches --profile qwen3-235b
     """
+    from patchctl.catalog.features import Catalog
+    from patchctl.report.catalog import ListOutput, list_text
+
     catalog = Catalog(app.distribution)
     parts: dict[str, Callable[[], Sequence[Any]]] = {
         "releases": lambda: catalog.releases(profile, upstream),

@@ -4,26 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from patchctl.atomic import replace_file
-from patchctl.check.pages import WrittenPages, write_documents
 from patchctl.cli.app import App, complete_upstream, json_option
-from patchctl.cli.output_pages import output_pages
 from patchctl.cli.sources import Sources, source_options
 from patchctl.errors import DONE, FINDINGS, SourceUnavailable, WrongUse
-from patchctl.findings.formats import report_text
-from patchctl.identify.lists import TREES, check_tree_list, update_tree_list
-from patchctl.manifest.distribution import Distribution
-from patchctl.manifest.lock import lock_file, render_lock
-from patchctl.manifest.types import Stack
-from patchctl.report.generated import LockOutput, LockRow, relock_text
-from patchctl.requirements.relock import relock
-from patchctl.source.types import SourceOptions
-from patchctl.stack.locking import compute_lock, diff_locks, old_lock
-from patchctl.terminal.progress import Progress
 from patchctl.terminal.style import Style
+
+if TYPE_CHECKING:
+    from patchctl.check.pages import WrittenPages
+    from patchctl.manifest.distribution import Distribution
+    from patchctl.manifest.types import Stack
+    from patchctl.report.generated import LockRow
+    from patchctl.source.types import SourceOptions
+    from patchctl.terminal.progress import Progress
 
 
 @click.command("lock")
@@ -75,6 +71,10 @@ def command(
       patchctl lock
       patchctl lock --check --skip-unavailable
     """
+    from patchctl.check.pages import write_documents
+    from patchctl.cli.output_pages import output_pages
+    from patchctl.report.generated import LockOutput
+
     dist = app.distribution
     if pages and (requirements or upstream):
         raise WrongUse("--pages is for pages alone", hint="leave --requirements and --upstream out")
@@ -92,6 +92,9 @@ def command(
 
 
 def _requirements(app: App, options: SourceOptions, as_json: bool, *, check: bool) -> int:
+    from patchctl.report.generated import LockOutput, relock_text
+    from patchctl.requirements.relock import relock
+
     rows = relock(app.distribution, options, app.progress(as_json), check=check)
     app.emit("lock", LockOutput(check, (), rows), lambda style: relock_text(rows, check, style), as_json)
     return FINDINGS if check and any(row.differences for row in rows) else DONE
@@ -99,6 +102,12 @@ def _requirements(app: App, options: SourceOptions, as_json: bool, *, check: boo
 
 def lock_stack(dist: Distribution, stack: Stack, options: SourceOptions, progress: Progress, *, check: bool) -> LockRow:
     """Compute one lock, and write it unless `check` says no, nothing differs, or nothing is known of it."""
+    from patchctl.atomic import replace_file
+    from patchctl.identify.lists import check_tree_list, update_tree_list
+    from patchctl.manifest.lock import lock_file, render_lock
+    from patchctl.report.generated import LockRow
+    from patchctl.stack.locking import compute_lock, diff_locks, old_lock
+
     computed = compute_lock(dist, stack, options, progress)
     there, damage = old_lock(dist, stack)
     differences = damage or diff_locks(there, computed.lock)
@@ -132,6 +141,10 @@ def _exit_code(rows: list[LockRow], check: bool, skip_unavailable: bool) -> int:
 
 
 def _text(rows: list[LockRow], pages: WrittenPages, check: bool, style: Style) -> Iterable[str]:
+    from patchctl.findings.formats import report_text
+    from patchctl.identify.lists import TREES
+    from patchctl.manifest.lock import lock_file
+
     for row in rows:
         word = "written" if row.written else style.bad("differs" if check else "not written")
         word = word if row.differences else style.good("in step")

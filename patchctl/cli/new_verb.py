@@ -9,9 +9,7 @@ import click
 
 from patchctl.cli.app import App, complete_upstream, find_stack, json_option, release_option
 from patchctl.cli.sources import Sources, source_options
-from patchctl.prove.new import new_patch
 from patchctl.terminal.style import Style
-from patchctl.workspace.edit import export_command
 
 
 @click.command("new")
@@ -35,7 +33,14 @@ from patchctl.workspace.edit import export_command
 @source_options
 @json_option("patchctl.prove.new:NewPatch")
 @click.pass_obj
-def command(app: App, feature: str, name: str, folder: Path | None, sources: Sources, as_json: bool) -> None:
+def command(
+    app: App,
+    feature: str,
+    name: str,
+    folder: Path | None,
+    sources: Sources,
+    as_json: bool,
+) -> None:
     """Begin a patch: its header as a commit on the stack, and its test, probe and mutation, to be filled in.
 
     Opens the stack as `patchctl edit` does, with one commit more, which is empty: change files, `git add` them and `git
@@ -47,6 +52,9 @@ def command(app: App, feature: str, name: str, folder: Path | None, sources: Sou
       patchctl new its_name --stack verl
       patchctl new its_name --stack vllm-ascend --dir work
     """
+    from patchctl.prove.new import new_patch
+    from patchctl.workspace.edit import export_command
+
     with app.writing() as dist:
         stack = find_stack(dist, name)
         made = new_patch(dist, stack, feature, folder, sources.options(), app.progress(as_json))

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
 
-from patchctl.catalog.chosen_release import stack_taken
 from patchctl.cli.app import App, complete_upstream, find_stack, json_option, release_option
 from patchctl.cli.sources import Sources, source_options
-from patchctl.drift.drift import Drifting
-from patchctl.drift.outdated import outdated
 from patchctl.errors import DONE, FINDINGS, SourceUnavailable
-from patchctl.manifest.distribution import Distribution
-from patchctl.manifest.types import Stack
-from patchctl.report.drift import OutdatedOutput, outdated_text
+
+if TYPE_CHECKING:
+    from patchctl.manifest.distribution import Distribution
+    from patchctl.manifest.types import Stack
 
 
 @click.command("outdated")
@@ -24,7 +24,12 @@ from patchctl.report.drift import OutdatedOutput, outdated_text
 @json_option("patchctl.report.drift:OutdatedOutput")
 @click.pass_obj
 def command(
-    app: App, stacks: tuple[str, ...], no_drift: bool, skip_unavailable: bool, sources: Sources, as_json: bool
+    app: App,
+    stacks: tuple[str, ...],
+    no_drift: bool,
+    skip_unavailable: bool,
+    sources: Sources,
+    as_json: bool,
 ) -> int:
     """Say which upstreams have something newer than the pins, and what moving there would take.
 
@@ -40,6 +45,10 @@ def command(
       patchctl outdated                          every upstream of the release
       patchctl outdated verl --no-drift --json   names alone, for a job
     """
+    from patchctl.drift.drift import Drifting
+    from patchctl.drift.outdated import outdated
+    from patchctl.report.drift import OutdatedOutput, outdated_text
+
     dist = app.distribution
     chosen = list({s.upstream: s for s in [find_stack(dist, name) for name in stacks] or _of_release(dist)}.values())
     release = next((r for r in dist.releases.values() if all(r.stacks.get(s.upstream) == s.name for s in chosen)), None)
@@ -55,5 +64,7 @@ def command(
 
 def _of_release(dist: Distribution) -> list[Stack]:
     """Every upstream's stack on the release in force."""
+    from patchctl.catalog.chosen_release import stack_taken
+
     known = {s.upstream for s in dist.stacks.values() if dist.of_named_release(s)}
     return [stack_taken(dist, upstream, lambda line: None) for upstream in dist.upstreams if upstream in known]

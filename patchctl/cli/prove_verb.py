@@ -4,22 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from patchctl.catalog.evidence import tests_of
-from patchctl.check.distribution import check_orphans
-from patchctl.check.workspace import verify_workspace
 from patchctl.cli.app import App, complete_profile, complete_upstream, find_stack, json_option, release_option
 from patchctl.cli.sources import Sources, source_options
 from patchctl.errors import DONE, FINDINGS, WrongUse
-from patchctl.manifest.types import Profile, Stack
-from patchctl.prove.proof_trees import Ground, by_profile, check_provable, isolated_profile, profile_of, prove_all
-from patchctl.prove.prove import FeatureOnStack, Runs, Verdict, not_carried, subjects_of
-from patchctl.prove.runs import CACHE, TIMEOUT_S, Bench, cores
-from patchctl.report.proving import prove_output, summary_text, verdict_text
-from patchctl.scratch import scratch
-from patchctl.source.types import SourceOptions
+
+if TYPE_CHECKING:
+    from patchctl.manifest.types import Profile, Stack
+    from patchctl.prove.proof_trees import Ground
+    from patchctl.prove.prove import FeatureOnStack, Runs, Verdict
+    from patchctl.source.types import SourceOptions
 
 
 @click.command("prove")
@@ -108,6 +105,12 @@ def command(
       patchctl prove sam_proposer --stack vllm-ascend
       patchctl prove --all --trees trees
     """
+    from patchctl.check.distribution import check_orphans
+    from patchctl.prove.proof_trees import by_profile, check_provable, isolated_profile
+    from patchctl.prove.prove import Runs, subjects_of
+    from patchctl.prove.runs import TIMEOUT_S, cores
+    from patchctl.report.proving import prove_output, summary_text
+
     if bool(features) == everything:
         raise WrongUse("name features, or --all", hint="`patchctl list patches` names them")
     dist = app.distribution
@@ -143,6 +146,11 @@ def _debug(
     options: SourceOptions,
 ) -> int:
     """Run the tests that `test` selects of one feature, for someone who watches."""
+    from patchctl.catalog.evidence import tests_of
+    from patchctl.prove.proof_trees import by_profile
+    from patchctl.prove.runs import CACHE, Bench
+    from patchctl.scratch import scratch
+
     if len(subjects) != 1:
         raise WrongUse(
             "--debug takes the tests of one feature", hint="name it as FEATURE@UPSTREAM, with --stack if two have it"
@@ -161,6 +169,10 @@ def prove_stack(
     """Prove every feature of one stack on trees made for it, and whether upstream meets the need of each that it dropped; or those
     that `only` names, by upstream and feature, of the other stacks of these trees too, and whatever records show. Raises what
     `apply` raises."""
+    from patchctl.prove.proof_trees import profile_of
+    from patchctl.prove.prove import Runs, not_carried, subjects_of
+    from patchctl.prove.runs import cores
+
     dist = app.distribution
     profile = profile_of(dist, stack, None)
     stacks = dist.stacks_of(profile).values() if only is not None else [stack]
@@ -180,6 +192,9 @@ def _prove_all(
     *,
     as_json: bool,
 ) -> list[Verdict]:
+    from patchctl.prove.proof_trees import prove_all
+    from patchctl.report.proving import verdict_text
+
     def tell(verdict: Verdict) -> None:
         if not as_json:
             app.emit("prove", {}, lambda style: verdict_text(verdict, style, str(folder) if folder else None), as_json)
@@ -189,6 +204,9 @@ def _prove_all(
 
 
 def _ground(app: App, folder: Path | None, options: SourceOptions, as_json: bool) -> Ground:
+    from patchctl.check.workspace import verify_workspace
+    from patchctl.prove.proof_trees import Ground
+
     dist, progress = app.distribution, app.progress(as_json)
 
     def check(workspace: Path) -> list[str]:

@@ -4,24 +4,20 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from patchctl.cli.app import App, complete_upstream, find_stack, json_option, release_option
-from patchctl.cli.lock_verb import lock_stack
-from patchctl.cli.prove_verb import prove_stack
 from patchctl.cli.sources import Sources, source_options
-from patchctl.drift.saved import check_plan, read_plan
 from patchctl.errors import DONE, DoesNotApply, PatchctlError, WrongUse
-from patchctl.manifest.types import Stack
-from patchctl.prove.proof_trees import check_provable, profile_of
-from patchctl.prove.prove import Verdict
-from patchctl.rebase.finish import RebaseResult, after_proofs, finish, hand_over
-from patchctl.rebase.rebase import abort, accept_resolution, clear_locks, continue_, skip
-from patchctl.rebase.rebase_state import RebaseRun, RebaseState, find_worktree, locked, read_state, write_state
-from patchctl.rebase.start import RebaseRequest, start
-from patchctl.report.stacks import rebase_aborted, rebase_done, rebase_output, rebase_status, rebase_stopped
-from patchctl.source.types import SourceOptions
+
+if TYPE_CHECKING:
+    from patchctl.manifest.types import Stack
+    from patchctl.prove.prove import Verdict
+    from patchctl.rebase.finish import RebaseResult
+    from patchctl.rebase.rebase_state import RebaseRun, RebaseState
+    from patchctl.source.types import SourceOptions
 
 
 @click.command("rebase")
@@ -113,6 +109,11 @@ def command(
     --prove makes, 20 someone has to work, if only to prove it. Else 2 wrong use, 3 no source, 4 a patch needs a person, 5 edits of yours would
     be lost, 6 another run is at it.
     """
+    from patchctl.rebase.rebase import abort, accept_resolution, clear_locks, skip
+    from patchctl.rebase.rebase_state import RebaseRun, find_worktree, locked, read_state, write_state
+    from patchctl.rebase.start import RebaseRequest, start
+    from patchctl.report.stacks import rebase_aborted, rebase_output, rebase_status
+
     options = sources.options()
     if action is None:
         expected = None
@@ -156,6 +157,8 @@ def command(
 
 def _check_provable(app: App, old: Stack) -> None:
     """Raise WrongUse where the end could prove nothing."""
+    from patchctl.prove.proof_trees import check_provable, profile_of
+
     check_provable(app.distribution)
     profile_of(app.distribution, old, None)
 
@@ -164,6 +167,8 @@ def _planned(
     app: App, file: Path, name: str | None, to: str | None, options: SourceOptions, as_json: bool
 ) -> tuple[str, str, str | None]:
     """Stack, revision and, where git told it, the commit of a plan that still holds."""
+    from patchctl.drift.saved import check_plan, read_plan
+
     if name or to:
         raise WrongUse("--plan says which stack goes where", hint="name neither a stack nor --to beside it")
     plan = read_plan(file)
@@ -177,6 +182,10 @@ def _planned(
 
 def to_next_stop(app: App, run: RebaseRun, state: RebaseState) -> tuple[RebaseState, RebaseResult | None, bool]:
     """Go on to the next stop, or to the end with the lock; returns the state, the end, and whether a lock was written."""
+    from patchctl.cli.lock_verb import lock_stack
+    from patchctl.rebase.finish import finish, hand_over
+    from patchctl.rebase.rebase import continue_
+
     try:
         state = continue_(run, state)
         if state.stop is not None:
@@ -192,6 +201,9 @@ def to_next_stop(app: App, run: RebaseRun, state: RebaseState) -> tuple[RebaseSt
 
 def _continue(app: App, run: RebaseRun, state: RebaseState, as_json: bool) -> int:
     """To the next stop, or to the end with the lock and, if wanted, the proofs."""
+    from patchctl.rebase.finish import after_proofs
+    from patchctl.report.stacks import rebase_done, rebase_output, rebase_stopped
+
     state, ended, locked = to_next_stop(app, run, state)
     if ended is None:
         app.emit("rebase", rebase_output(run, state), lambda style: rebase_stopped(run, state), as_json)
@@ -205,6 +217,8 @@ def _continue(app: App, run: RebaseRun, state: RebaseState, as_json: bool) -> in
 
 def _red(app: App, stack: Stack, options: SourceOptions, as_json: bool) -> list[str]:
     """What the proofs of the new stack left red; what keeps them from running is said too, since all is written."""
+    from patchctl.cli.prove_verb import prove_stack
+
     try:
         verdicts = prove_stack(app, stack, options, as_json=as_json)
     except PatchctlError as error:

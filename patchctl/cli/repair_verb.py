@@ -7,9 +7,6 @@ from pathlib import Path
 import click
 
 from patchctl.cli.app import App, json_option, workspace_option
-from patchctl.report.trees import RepairOutput, repair_text
-from patchctl.workspace.apply import writing
-from patchctl.workspace.repair import preview_repair, repair
 
 
 @click.command("repair")
@@ -30,6 +27,10 @@ def command(app: App, workspace: Path, dry_run: bool, as_json: bool) -> None:
       patchctl repair --dry-run
       patchctl repair --workspace workspace
     """
+    from patchctl.report.trees import RepairOutput, repair_text
+    from patchctl.workspace.apply import writing
+    from patchctl.workspace.repair import preview_repair, repair
+
     workspace = workspace.absolute()
     with writing(workspace):
         result = preview_repair(workspace) if dry_run else repair(workspace, app.cache_folder)

@@ -8,13 +8,8 @@ from pathlib import Path
 
 import click
 
-from patchctl.atomic import replace_file
-from patchctl.catalog.overview import overview
 from patchctl.cli.app import App, complete_profile, json_option, release_option
-from patchctl.drift.saved import read_drift
 from patchctl.errors import LocalEdits, WrongUse
-from patchctl.report.catalog import ReportOutput, written_text
-from patchctl.report.page import is_page, page
 
 
 @click.command("report")
@@ -51,6 +46,12 @@ def command(app: App, profile: str | None, out: Path, drift: Path | None, force:
       patchctl drift --matrix --json > drift.json
       patchctl report --profile qwen3-235b --drift drift.json --out qwen3-235b.html
     """
+    from patchctl.atomic import replace_file
+    from patchctl.catalog.overview import overview
+    from patchctl.drift.saved import read_drift
+    from patchctl.report.catalog import ReportOutput, written_text
+    from patchctl.report.page import page
+
     to_stdout = out == Path("-")
     if to_stdout and as_json:
         raise WrongUse("--json and --out - both write to standard output", hint="name a file with --out FILE")
@@ -70,6 +71,8 @@ def command(app: App, profile: str | None, out: Path, drift: Path | None, force:
 
 def _refuse_others(out: Path) -> None:
     """Raise LocalEdits for a file, or anything else, that `report` has not written."""
+    from patchctl.report.page import is_page
+
     ours = not os.path.lexists(out)
     if out.is_file() and not out.is_symlink():
         with out.open("rb") as file:

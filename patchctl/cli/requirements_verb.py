@@ -6,9 +6,6 @@ import click
 
 from patchctl.cli.app import App, json_option, profile_option
 from patchctl.manifest.requirement_types import PLATFORMS
-from patchctl.report.generated import RequirementsOutput
-from patchctl.requirements.lockfile import read_lock, render, this_platform
-from patchctl.requirements.sets import required_set
 
 
 @click.command("requirements")
@@ -29,6 +26,10 @@ def command(app: App, profile: str, platform: str | None, elsewhere: bool, as_js
     pip install --no-deps --extra-index-url https://download.pytorch.org/whl/cpu/ -r elsewhere.txt
     pip install --no-deps --require-hashes -r lock.txt
     """
+    from patchctl.report.generated import RequirementsOutput
+    from patchctl.requirements.lockfile import read_lock, render, this_platform
+    from patchctl.requirements.sets import required_set
+
     dist = app.distribution
     named = required_set(dist, dist.profile(profile))
     lock = read_lock(named, this_platform(platform))

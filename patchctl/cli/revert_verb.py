@@ -8,9 +8,7 @@ from pathlib import Path
 import click
 
 from patchctl.cli.app import App, json_option, workspace_option
-from patchctl.report.trees import revert_output
 from patchctl.terminal.style import Style
-from patchctl.workspace.apply import revert
 
 
 @click.command("revert")
@@ -29,6 +27,9 @@ def command(app: App, workspace: Path, stash: bool, as_json: bool) -> None:
       patchctl revert
       patchctl revert --workspace workspace --stash
     """
+    from patchctl.report.trees import revert_output
+    from patchctl.workspace.apply import revert
+
     outcome = revert(workspace.absolute(), stash=stash)
 
     def text(style: Style) -> Iterable[str]:

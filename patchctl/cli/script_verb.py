@@ -13,7 +13,6 @@ import click
 
 from patchctl.cli.app import App
 from patchctl.errors import WrongUse
-from patchctl.manifest.diagnostics import did_you_mean, quoted
 
 # A script's first sentence: of a shell script's comment, or of a module's docstring.
 _ABOUT = re.compile(r'\A#!.*\n(?:# |""")(.*?)(?:[.:] |"""|$)', re.MULTILINE)
@@ -56,6 +55,8 @@ def about(file: Path) -> str:
 
 def run_script(app: App, name: str, arguments: Sequence[str]) -> NoReturn:
     """Replace this process by a script of the distribution, which finds this patchctl and this distribution."""
+    from patchctl.manifest.diagnostics import did_you_mean, quoted
+
     scripts = scripts_of(app.found_root)
     if name not in scripts:
         hint = "`patchctl script` lists them"

@@ -6,9 +6,7 @@ from dataclasses import replace
 
 import click
 
-from patchctl.catalog.features import Catalog
 from patchctl.cli.app import App, json_option
-from patchctl.report.catalog import ShowOutput, show_text
 
 
 def complete_feature(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
@@ -38,5 +36,8 @@ def command(app: App, target: str, diff: bool, as_json: bool) -> None:
       patchctl show skip_old_log_prob
       patchctl show chunked_moe@vllm-ascend --diff
     """
+    from patchctl.catalog.features import Catalog
+    from patchctl.report.catalog import ShowOutput, show_text
+
     details = [d if diff else replace(d, diff=None) for d in Catalog(app.distribution).details(target)]
     app.emit("show", ShowOutput(details), lambda style: show_text(details, style), as_json)

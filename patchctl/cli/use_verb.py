@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from patchctl import __version__
 from patchctl.cli.app import App, json_option
-from patchctl.distributions.use import forget_default, use
 from patchctl.errors import PatchctlError, WrongUse
-from patchctl.manifest.default_roots import chosen_root, own_root
-from patchctl.report.sources import UsedRow, UseOutput
+
+if TYPE_CHECKING:
+    from patchctl.report.sources import UseOutput
 
 
 @click.command("use")
@@ -32,6 +33,8 @@ def command(app: App, target: str | None, as_list: bool, forget: bool, as_json: 
     patchctl use URL@REV
     patchctl use --list
     """
+    from patchctl.distributions.use import forget_default, use
+
     if sum((target is not None, as_list, forget)) != 1:
         raise WrongUse("name a URL, --list or --none", hint="`patchctl use --help` shows how it is used")
     if forget:
@@ -43,6 +46,8 @@ def command(app: App, target: str | None, as_list: bool, forget: bool, as_json: 
 
 def _output(fetched: bool) -> UseOutput:
     from patchctl.distributions.use import fetched as all_fetched
+    from patchctl.manifest.default_roots import chosen_root, own_root
+    from patchctl.report.sources import UsedRow, UseOutput
 
     rows = [UsedRow(one, root, root == chosen_root()) for one, root in all_fetched()]
     return UseOutput(rows, chosen_root() or own_root(), fetched)

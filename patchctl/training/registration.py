@@ -23,7 +23,7 @@ EXTENSION = Extension(
     ),
     rules=(f"{_TRAINING}.recipes.check:RULES",),
     requirements=(f"{_TRAINING}.recipes.check:packages_of_recipes",),
-    environments=(f"{_TRAINING}.verbs.cluster_preflight:environment_of_recipe",),
+    environments=(f"{_TRAINING}.verbs.cluster_environment:environment_of_recipe",),
     recipes=(f"{_TRAINING}.report.recipes:recipe_rows",),
     complete_recipe=(f"{_TRAINING}.verbs.options:complete_recipe",),
     probe=(f"{_TRAINING}.preflight.probe:look_here",),

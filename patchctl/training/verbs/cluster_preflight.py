@@ -1,26 +1,16 @@
-"""patchctl cluster preflight, and the environment that `cluster verify` and `cluster status` compare every node's with: that of a
-recipe, or the variables of all."""
+"""patchctl cluster preflight."""
 
 from __future__ import annotations
 
 import os
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from patchctl.cli.app import App, format_option, print_findings
-from patchctl.cluster.facts import MachineRequest, Request
-from patchctl.cluster.fanout import NoAnswer, joined
-from patchctl.cluster.payload import make_payload
-from patchctl.cluster.request import ExpectedEnvironment, plain_request
 from patchctl.errors import DONE, FINDINGS
-from patchctl.findings.formats import Shown
-from patchctl.training.preflight.readiness import readiness
-from patchctl.training.recipes.conditions import names_in
-from patchctl.training.recipes.read import SHARED, Recipes
-from patchctl.training.recipes.resolve import RecipeRun
-from patchctl.training.report.preflight import readiness_output, readiness_text
 from patchctl.training.verbs.options import (
     RecipeArguments,
     RecipeBook,
@@ -28,41 +18,10 @@ from patchctl.training.verbs.options import (
     recipe_option,
     recipe_overrides,
 )
-from patchctl.training.verbs.preflight import case_of, other_release, variables_of
 
-_ENV = "env."
-
-
-def environment_of_recipe(app: App, profile: str | None, recipe: str | None) -> ExpectedEnvironment:
-    """A recipe's environment; without one, the names of all variables that matter in the profile. A path of a recipe is each
-    machine's own, and is compared among the nodes. Raises WrongUse, InvalidManifest, BadManifest."""
-    book = RecipeBook(app)
-    if recipe is None:
-        return ExpectedEnvironment(profile, tuple(variable_names(book.recipes, profile, None)))
-    run = book.valid_run(RecipeArguments(profile, recipe))
-    return ExpectedEnvironment(
-        run.profile,
-        tuple(variable_names(book.recipes, run.profile, run)),
-        {n: v.value for n, v in run.environment.items() if v.path is None},
-        dict(run.of_each_node),
-        (run.entry.upstream, run.entry.folder or "."),
-    )
-
-
-def variable_names(recipes: Recipes, profile: str | None, run: RecipeRun | None) -> list[str]:
-    """The variables that the rules name, and the recipe; without one, every recipe of the profile."""
-    names: dict[str, None] = {}
-    if run is not None:
-        names.update(dict.fromkeys([*run.environment, *run.of_each_node]))
-    else:
-        for (folder, _), loaded in recipes.files.items():
-            if folder.rpartition("/")[2] in (SHARED, profile):
-                names.update(dict.fromkeys(loaded.value.environment))
-    for rule in recipes.rules.value.rules.values() if recipes.rules else ():
-        for condition in (rule.when, rule.must):
-            found = names_in(condition) if condition is not None else ()
-            names.update(dict.fromkeys(n.removeprefix(_ENV) for n in found if n.startswith(_ENV)))
-    return list(names)
+if TYPE_CHECKING:
+    from patchctl.cluster.facts import Request
+    from patchctl.training.recipes.resolve import RecipeRun
 
 
 @click.command("preflight", short_help="Look whether every node can run a recipe, and name the odd one.")
@@ -117,6 +76,14 @@ def preflight(
 
     Exit code 1 when a node is not ready, differs in what has to be alike, or does not answer.
     """
+    from patchctl.cluster.fanout import NoAnswer, joined
+    from patchctl.cluster.payload import make_payload
+    from patchctl.cluster.request import plain_request
+    from patchctl.findings.formats import Shown
+    from patchctl.training.preflight.readiness import readiness
+    from patchctl.training.report.preflight import readiness_output, readiness_text
+    from patchctl.training.verbs.preflight import case_of, other_release
+
     run = RecipeBook(app).valid_run(arguments)
     dist = app.distribution
     here = Path(os.environ.get("PATCHCTL_WORKSPACE") or "workspace")
@@ -143,6 +110,9 @@ def preflight(
 
 def _request(app: App, run: RecipeRun, plain: Request) -> Request:
     """The request, with what each node has to know of the recipe."""
+    from patchctl.cluster.facts import MachineRequest
+    from patchctl.training.verbs.preflight import variables_of
+
     paths = {n: [run.given_paths.get(n), p.variable, p.default] for n, p in run.paths.items()}
     start = [run.entry.upstream, *((run.entry.folder,) if run.entry.folder else ())]
     return replace(plain, machine=MachineRequest(sorted(variables_of(app, run)), paths, start))

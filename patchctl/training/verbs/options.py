@@ -6,22 +6,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property, wraps
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from patchctl.cli.app import App, complete_profile, name_release, release_option, split_pair
 from patchctl.errors import BadManifest, WrongUse
-from patchctl.training.models.parameters import read_model
-from patchctl.training.models.published import model_of, read_models
-from patchctl.training.preflight.checkpoint import bytes_of_one
-from patchctl.training.recipes.check import features_and_switches
-from patchctl.training.recipes.keys import read_keys, unknown_keys
-from patchctl.training.recipes.read import Recipes, read_recipes
-from patchctl.training.recipes.resolve import NODES, Given, RecipeRun, resolve
-from patchctl.training.recipes.rules import Broken, broken_rules, facts_of, wrong_needs
-from patchctl.training.recipes.totals import Totals, totals_of
-from patchctl.training.recipes.types import Rules
+
+if TYPE_CHECKING:
+    from patchctl.training.recipes.read import Recipes
+    from patchctl.training.recipes.resolve import Given, RecipeRun
+    from patchctl.training.recipes.rules import Broken
+    from patchctl.training.recipes.totals import Totals
 
 _LONGEST_LIST = 5
 
@@ -46,10 +42,14 @@ class RecipeBook:
 
     @cached_property
     def recipes(self) -> Recipes:
+        from patchctl.training.recipes.read import read_recipes
+
         return read_recipes(self._app.distribution)
 
     def run(self, arguments: RecipeArguments) -> RecipeRun:
         """The recipe as it would run. Raises WrongUse for one that is not there."""
+        from patchctl.training.recipes.resolve import resolve
+
         profile, recipe = self.names(arguments.profile, arguments.recipe)
         return resolve(self.recipes, profile, recipe, _given(arguments))
 
@@ -79,6 +79,10 @@ class RecipeBook:
 
     def broken(self, run: RecipeRun) -> list[Broken]:
         """Every rule that the recipe does not keep, and every key that its configuration does not have."""
+        from patchctl.training.recipes.check import features_and_switches
+        from patchctl.training.recipes.keys import read_keys, unknown_keys
+        from patchctl.training.recipes.rules import broken_rules, wrong_needs
+
         dist = self._app.distribution
         features, switches = features_and_switches(dist, run.profile)
         return [
@@ -89,6 +93,13 @@ class RecipeBook:
 
     def totals(self, run: RecipeRun) -> Totals:
         """What the run comes to, with checkpoints of the size that the profile's model has."""
+        from patchctl.training.models.parameters import read_model
+        from patchctl.training.models.published import model_of, read_models
+        from patchctl.training.preflight.checkpoint import bytes_of_one
+        from patchctl.training.recipes.rules import facts_of
+        from patchctl.training.recipes.totals import totals_of
+        from patchctl.training.recipes.types import Rules
+
         rules = self.recipes.rules.value if self.recipes.rules else Rules(1, {})
         published = model_of(read_models(self._app.distribution), run.profile, run.name)
         if published is None:
@@ -111,6 +122,8 @@ class RecipeBook:
 
 
 def _given(arguments: RecipeArguments) -> Given:
+    from patchctl.training.recipes.resolve import NODES, Given
+
     sizes = _pairs(arguments.sizes, "--size", "--size batch=256")
     if arguments.nodes is not None:
         sizes[NODES] = str(arguments.nodes)

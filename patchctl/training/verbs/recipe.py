@@ -2,24 +2,13 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
 
 from patchctl.cli.app import App, complete_profile, json_option, release_option
 from patchctl.cli.script_verb import run_script
 from patchctl.errors import DONE, FINDINGS
-from patchctl.training.recipes.read import read_recipes
-from patchctl.training.recipes.resolve import RecipeRun, differences, resolve
-from patchctl.training.recipes.shell import command_lines, environment_dotenv, environment_sh
-from patchctl.training.report.recipes import (
-    command_output,
-    diff_output,
-    diff_text,
-    env_output,
-    list_text,
-    recipe_output,
-    recipes_output,
-    show_text,
-)
 from patchctl.training.verbs.options import (
     RecipeArguments,
     RecipeBook,
@@ -28,6 +17,9 @@ from patchctl.training.verbs.options import (
     recipe_argument,
     recipe_overrides,
 )
+
+if TYPE_CHECKING:
+    from patchctl.training.recipes.resolve import RecipeRun
 
 
 @click.group("recipe")
@@ -58,6 +50,10 @@ def list_(app: App, profile: str | None, as_json: bool) -> None:
 
     Without --release those of every release, the newest first.
     """
+    from patchctl.training.recipes.read import read_recipes
+    from patchctl.training.recipes.resolve import resolve
+    from patchctl.training.report.recipes import list_text, recipes_output
+
     dist = app.distribution
     if profile is not None:
         dist.profile(profile)
@@ -82,6 +78,8 @@ def show(app: App, arguments: RecipeArguments, as_json: bool) -> int:
 
     Rules that it breaks come last; exit code 1 with one.
     """
+    from patchctl.training.report.recipes import recipe_output, show_text
+
     book = RecipeBook(app)
     run = book.run(arguments)
     broken, totals = book.broken(run), book.totals(run)
@@ -105,6 +103,9 @@ def command_(app: App, arguments: RecipeArguments, as_json: bool) -> None:
 
     Exit code 2 for a recipe that breaks a rule.
     """
+    from patchctl.training.recipes.shell import command_lines
+    from patchctl.training.report.recipes import command_output
+
     run = RecipeBook(app).valid_run(arguments)
     app.emit("recipe.command", command_output(run), lambda _: command_lines(run), as_json)
 
@@ -134,6 +135,9 @@ def env(app: App, arguments: RecipeArguments, output: str, as_json: bool) -> Non
 
     Exit code 2 for a recipe that breaks a rule.
     """
+    from patchctl.training.recipes.shell import environment_dotenv, environment_sh
+    from patchctl.training.report.recipes import env_output
+
     run = RecipeBook(app).valid_run(arguments)
     lines = environment_dotenv if output == "dotenv" else environment_sh
     app.emit("recipe.env", env_output(run), lambda _: lines(run), as_json or output == "json")
@@ -154,6 +158,9 @@ def diff(app: App, one: str, other: str, profile: str | None, as_json: bool) -> 
     \b
     patchctl recipe diff qwen3-8b/dapo qwen3-8b/grpo
     """
+    from patchctl.training.recipes.resolve import differences
+    from patchctl.training.report.recipes import diff_output, diff_text
+
     runs = _run_on(app, profile, one), _run_on(app, profile, other)
     rows = differences(*runs)
     app.emit("recipe.diff", diff_output(*runs, rows), lambda style: diff_text(*runs, rows, style), as_json)

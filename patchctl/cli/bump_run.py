@@ -1,0 +1,226 @@
+"""What `patchctl bump` does: moves stacks by rebases, writes the release, proves it; it is gone on with after each stop."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+from patchctl.atomic import replace_file
+from patchctl.bump.bump import (
+    BumpState,
+    StackMove,
+    check_new,
+    compare_stacks,
+    find_moves,
+    newest_release,
+    next_point,
+    own_requirements,
+    read_state,
+    state_file,
+    write_release,
+    write_state,
+)
+from patchctl.check.pages import write_documents
+from patchctl.cli.app import App
+from patchctl.cli.output_pages import output_pages
+from patchctl.cli.prove_verb import prove_stack
+from patchctl.cli.rebase_verb import to_next_stop
+from patchctl.drift.drift import Drifting
+from patchctl.drift.outdated import effort
+from patchctl.errors import DONE, SOMEBODY_HAS_TO_WORK, DoesNotApply, PatchctlError, WrongUse
+from patchctl.manifest.distribution import Distribution
+from patchctl.manifest.rewrite import exclusive_writer
+from patchctl.manifest.types import Release, Stack
+from patchctl.pin.pin import unprovided_imports
+from patchctl.prove.proof_trees import check_provable
+from patchctl.rebase.rebase import accept_resolution, clear_locks
+from patchctl.rebase.rebase_state import RebaseRun, RebaseState, RebaseWorktree, locked
+from patchctl.rebase.rebase_state import read_state as read_rebase
+from patchctl.rebase.start import RebaseRequest, start
+from patchctl.report.bump import BumpOutput, BumpStop, bump_text, imports_text, moves_text, report_markdown
+from patchctl.report.stacks import rebase_stopped
+from patchctl.requirements.relock import relock
+from patchctl.source.types import SourceOptions
+from patchctl.terminal.progress import Progress
+from patchctl.terminal.style import Style
+
+
+def begin(
+    app: App,
+    release: str | None,
+    to: str | None,
+    only: tuple[str, ...],
+    options: SourceOptions,
+    *,
+    dry_run: bool,
+    prove: bool,
+    as_json: bool,
+) -> int:
+    """Find what moves, and do it unless this is a dry run."""
+    dist = app.distribution
+    old = dist.release(release) if release else newest_release(dist)
+    to = to or next_point(dist, old)
+    check_new(dist, old, to)
+    stacks = {u: dist.stack(u, name) for u, name in old.stacks.items()}
+    drifting = Drifting(dist, options, app.progress(as_json))
+    moves = find_moves(drifting, stacks, only, old.python)
+    drifting.progress.finish()
+    state = BumpState(old.name, to, moves, prove)
+    if dry_run or not moves:
+        efforts = {m.upstream: effort(drifting.stack(stacks[m.upstream], [m.to]).releases[0]) for m in moves}
+        drifting.progress.finish()
+        data = BumpOutput(old.name, to, moves, "dry run" if moves else "nothing to move", efforts=efforts)
+        app.emit("bump", data, lambda style: moves_text(state, style, efforts), as_json)
+        return DONE
+    with exclusive_writer(dist.root):
+        write_state(dist.root, state)
+    return _Bump(app, state, options, as_json).go_on()
+
+
+def end_or_go_on(app: App, action: str, named: bool, options: SourceOptions, as_json: bool) -> int:
+    """Abort or continue the bump under way. Raises WrongUse if a release or an upstream is `named`."""
+    if named:
+        raise WrongUse(f"--{action} is for the bump under way", hint="name no release and no upstream")
+    root = app.distribution.root
+    state = read_state(root)
+    if action == "continue":
+        return _Bump(app, state, options, as_json).go_on()
+    with exclusive_writer(root):
+        state_file(root).unlink()
+    data = BumpOutput(state.release, state.new, state.moves, "aborted")
+    app.emit("bump", data, lambda style: moves_text(state, style), as_json)
+    return DONE
+
+
+@dataclass
+class _Bump:
+    """A bump under way, and what its steps need."""
+
+    app: App
+    state: BumpState
+    options: SourceOptions
+    as_json: bool
+
+    @property
+    def dist(self) -> Distribution:
+        return self.app.distribution
+
+    @property
+    def progress(self) -> Progress:
+        return self.app.progress(self.as_json)
+
+    def go_on(self) -> int:
+        """Every move that has not arrived yet, then the release, then the proofs."""
+        for move in self.state.moves:
+            if (stopped := self._arrive(move)) is not None:
+                stop = stopped[1].stop
+                at = BumpStop(move.upstream, stop.feature, stop.paths) if stop else None
+                self._emit(self._output("stopped", stop=at), lambda data, style: _stopped(*stopped))
+                return DoesNotApply.code
+        dist, state = self.dist, self.state
+        old, new = dist.release(state.release), {u: dist.stack(u, name) for u, name in state.stacks.items()}
+        if not state.told and (missing := self._unprovided(old, new)):
+            self._note(told=True)
+            self._emit(self._output("stopped", imports=missing), imports_text)
+            return SOMEBODY_HAS_TO_WORK
+        if state.new not in dist.releases:
+            self._write_release(old, new)
+        self._write_what_follows(old, new)
+        red = self._prove(new.values()) if state.prove else []
+        classes = {
+            u: compare_stacks(self.dist, self.dist.stack(u, old.stacks[u]), stack, state.merges.get(u, {}))
+            for u, stack in new.items()
+        }
+        data = self._output("done", patches=classes, red=red, open=state.open)
+        files = {move.upstream: self._place(move).range_diff for move in state.moves}
+        self._emit(data, bump_text, {u: f.read_text("utf-8", "replace") for u, f in files.items() if f.is_file()})
+        state_file(dist.root).unlink(missing_ok=True)
+        return SOMEBODY_HAS_TO_WORK if red or state.open or data.unproven else DONE
+
+    def _note(self, **changed: Any) -> None:
+        self.state = write_state(self.dist.root, replace(self.state, **changed))
+
+    def _output(self, status: str, **more: Any) -> BumpOutput:
+        state = self.state
+        report = self.dist.root / "edit" / f"bump-{state.new}.md"
+        return BumpOutput(state.release, state.new, state.moves, status, stacks=state.stacks, report=report, **more)
+
+    def _emit(
+        self,
+        data: BumpOutput,
+        text: Callable[[BumpOutput, Style], Iterable[str]],
+        range_diffs: Mapping[str, str] | None = None,
+    ) -> None:
+        """Write the report for a change request, and print."""
+        assert data.report is not None
+        replace_file(data.report, report_markdown(data, range_diffs or {}).encode())
+        self.app.emit("bump", data, partial(text, data), self.as_json)
+
+    def _place(self, move: StackMove) -> RebaseWorktree:
+        return RebaseWorktree((self.dist.root / "edit" / f"{move.upstream}-bump-{self.state.new}").absolute())
+
+    def _unprovided(self, old: Release, new: Mapping[str, Stack]) -> list[str]:
+        dist = self.dist
+        found = [
+            unprovided_imports(dist, dist.stack(u, old.stacks[u]), stack, self.options, self.progress)
+            for u, stack in new.items()
+        ]
+        return [line for lines in found for line in lines]
+
+    def _write_release(self, old: Release, new: Mapping[str, Stack], requirements: str | None = None) -> None:
+        write_release(self.dist, old, self.state.new, new, requirements)
+        self.app.forget_distribution()
+
+    def _write_what_follows(self, old: Release, new: Mapping[str, Stack]) -> None:
+        """What follows from the release: its requirements, and the generated pages. Raises NoSolution."""
+        if (named := own_requirements(self.dist, self.state.new)) is not None:
+            self._write_release(old, new, named)
+            relock(self.dist, self.options, self.progress, check=False, only=named)
+        write_documents(self.dist, output_pages(self.dist.root), check=False, strict=False)
+
+    def _arrive(self, move: StackMove) -> tuple[RebaseRun, RebaseState] | None:
+        """One move to its end, or to where a person is needed. A rebase that is under way is gone on with, one that has ended is kept."""
+        dist, known, place = self.dist, self.state.stacks.get(move.upstream), self._place(move)
+        if place.held is not None:
+            run = RebaseRun(dist, place, self.options, self.progress)
+            with locked(place.held):
+                clear_locks(run, place.held, rebase := read_rebase(place.held))
+                return self._go_on_with(run, rebase, go_on=True)
+        if known is not None and (move.upstream, known) in dist.stacks:
+            return None
+        old = dist.stack(move.upstream, move.stack)
+        request = RebaseRequest(old, move.to, None, place.folder, None, False, None)
+        run, rebase = start(dist, request, self.options, self.progress)
+        with locked(run.place.hidden):
+            return self._go_on_with(run, rebase, go_on=False)
+
+    def _go_on_with(self, run: RebaseRun, rebase: RebaseState, *, go_on: bool) -> tuple[RebaseRun, RebaseState] | None:
+        """A rebase to its end, which is noted, or to its next stop. `go_on`: it has stopped before, or was killed."""
+        self._note(stacks=self.state.stacks | {rebase.upstream: rebase.new})
+        rebase, ended, _ = to_next_stop(self.app, run, accept_resolution(run, rebase) if go_on else rebase)
+        if ended is None:
+            return run, rebase
+        merges: dict[str, str] = {step.feature: step.outcome for step in rebase.steps}
+        self._note(merges=self.state.merges | {rebase.upstream: merges}, open=[*self.state.open, *ended.open])
+        return None
+
+    def _prove(self, stacks: Iterable[Stack]) -> list[str]:
+        """What the proofs of the new stacks left red, a line a feature."""
+        red = []
+        for stack in stacks:
+            try:
+                check_provable(self.dist)
+                verdicts = prove_stack(self.app, stack, self.options, as_json=self.as_json)
+                red += [f"{v.feature}@{stack.upstream}: {v.problems[0]}" for v in verdicts if v.problems]
+            except PatchctlError as error:
+                red.append(f"{stack.upstream}/{stack.name}: nothing could be proven: {error.what}")
+        return red
+
+
+def _stopped(run: RebaseRun, rebase: RebaseState) -> list[str]:
+    """As `rebase` says it, with the commands of a bump."""
+    *lines, _ = rebase_stopped(run, rebase)
+    leave = f"patchctl rebase --dir {run.place.folder} --skip --reason TEXT"
+    return [*lines, "next: patchctl bump --continue", f"or leave the patch out: {leave}, then bump --continue"]
