@@ -8,7 +8,7 @@ one before it is proven.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from patchctl.errors import WrongUse
@@ -105,7 +105,7 @@ def lacking_on(dist: Distribution, profile: Profile) -> str | None:
     omitted = {id(one.patch) for one in chosen.omitted}
     later = [f"{f}@{u}" for u, stack in chosen.stacks.items() for f in stack.postponed]
     if later:
-        return f"{len(later)} of its features are postponed, such as {later[0]}"
+        return f"features are postponed: {_shortly(later)}"
     unproven = [
         f"{patch.feature}@{upstream}"
         for upstream, stack in chosen.stacks.items()
@@ -113,9 +113,13 @@ def lacking_on(dist: Distribution, profile: Profile) -> str | None:
         if id(patch) not in omitted and evidence.unproven(stack, patch) is not None
     ]
     if unproven:
-        return f"{len(unproven)} of its features are not proven, such as {unproven[0]}"
+        return f"features are not proven: {_shortly(unproven)}"
     for (upstream, _), other in dist.stacks.items():
         stack = chosen.stacks.get(upstream)
         if stack is not None and not chosen.patches[upstream] and stack.comes_from is None and other.patches:
             return f"{upstream}/{stack.name} has no patches yet"
     return None
+
+
+def _shortly(features: Sequence[str]) -> str:
+    return features[0] + (f" and {len(features) - 1} more" if len(features) > 1 else "")

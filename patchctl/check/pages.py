@@ -96,7 +96,9 @@ def check_pages(dist: Distribution, series: Series, more: Mapping[str, str], *, 
         rule, kind = ("schema-stale", "schema") if path.startswith("manifests/") else ("page-stale", "page")
         yield Finding(rule, f"the {kind} {what}: {_WRITE}", path)
     for path in documents.obsolete:
-        yield Finding("page-stale", "its patch or verb is not there: `patchctl lock --pages` removes it", path)
+        yield Finding(
+            "page-stale", "documents a patch or verb that is not there: `patchctl lock --pages` removes it", path
+        )
 
 
 def _read(path: Path) -> str | None:

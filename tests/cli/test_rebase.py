@@ -388,7 +388,7 @@ def test_a_plan_is_run_later_while_it_holds(made: Made, tmp_path: Path) -> None:
     git(made.origins / "greeter", "tag", "--delete", "v2")
     other = goes_on(made, OTHER_WORDS)
     refused(f"v2 is commit {other} now, and was {commit}")
-    refused("typo was exact (nobody has to work), and is conflict (somebody has to work)")
+    refused("typo was exact (nobody has to work), and is conflict (someone has to work)")
     git(made.origins / "greeter", "tag", "--force", "v2", commit)
     assert distribution(made) == before
     found = rebase(made, "--plan", str(file))

@@ -155,7 +155,7 @@ def test_a_profile_is_applied_verified_and_bundled(stranger: Stranger) -> None:
 def test_a_verb_that_writes_says_how_to_clone(stranger: Stranger) -> None:
     done = stranger.run("edit", "verl")
     assert done.returncode == 2 and "edit works on a clone of the distribution" in done.stderr
-    assert "ask whoever gave you this patchctl for the address" in done.stderr
+    assert "ask the person who gave you this patchctl for the address" in done.stderr
 
 
 def test_an_installation_from_git_knows_its_commit_and_its_address(tmp_path: Path) -> None:

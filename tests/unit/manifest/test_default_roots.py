@@ -96,8 +96,8 @@ def test_a_clone_of_a_fetched_one_is_of_its_repository(own: Path, data: Path) ->
 @pytest.mark.parametrize(
     ("said", "hint"),
     [
-        ({}, "clone its repository (ask whoever gave you this patchctl for the address)"),
-        ({"url": "file:///dist/p.whl", "archive_info": {}}, "clone its repository (ask whoever"),
+        ({}, "clone its repository (ask the person who gave you this patchctl for the address)"),
+        ({"url": "file:///dist/p.whl", "archive_info": {}}, "clone its repository (ask the person"),
         ({"url": "https://host/p.git", "vcs_info": {"vcs": "git"}}, "git clone https://host/p.git patchctl,"),
         (
             {"url": "https://host/p.git", "vcs_info": {"vcs": "git", "requested_revision": "v2"}},
