@@ -26,6 +26,7 @@ from typing import IO, Annotated
 
 from patchctl.doc import Doc
 from patchctl.errors import NotTrusted, WrongUse
+from patchctl.language.messages import message
 from patchctl.terminal.text import one_line, visible_line
 
 OLDEST = "8.2"
@@ -152,14 +153,16 @@ def ssh_keygen() -> str:
     """Return the absolute path of a recent ssh-keygen, never one in the current directory. Raises WrongUse."""
     search = os.pathsep.join(p for p in os.environ.get("PATH", os.defpath).split(os.pathsep) if os.path.isabs(p))
     path = shutil.which("ssh-keygen", path=search)
-    hint = f"install OpenSSH {OLDEST} or newer (openssh-client, openssh-clients)"
+    hint = message("install OpenSSH {version} or newer (openssh-client, openssh-clients)", version=OLDEST)
     if path is None:
-        raise WrongUse("ssh-keygen, which checks signatures, was not found on PATH", hint=hint)
+        raise WrongUse(message("ssh-keygen, which checks signatures, was not found on PATH"), hint=hint)
     said = _run([path, "-Y", "find-principals"])
     if any(words in said.err.lower() for words in _TOO_OLD):
-        raise WrongUse(f"{path} is older than OpenSSH {OLDEST} and cannot check signatures", hint=hint)
+        what = message("{path} is older than OpenSSH {version} and cannot check signatures", path=path, version=OLDEST)
+        raise WrongUse(what, hint=hint)
     if "find-principals" not in said.err:
-        raise WrongUse(f"{path} does not work here: {one_line(said.err) or f'status {said.status}'}", hint=hint)
+        reason = one_line(said.err) or message("status {status}", status=said.status)
+        raise WrongUse(message("{path} does not work here: {reason}", path=path, reason=reason), hint=hint)
     return path
 
 

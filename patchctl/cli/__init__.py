@@ -20,6 +20,7 @@ import click
 from patchctl import __version__, extension
 from patchctl.cli.app import App
 from patchctl.errors import CLOSED_PIPE, INTERRUPTED, Ended, MachineFailed, PatchctlError, WrongUse
+from patchctl.language.messages import CHINESE, ENGLISH, TRANSLATED, chosen, use
 from patchctl.terminal.progress import progress_of_run
 
 # The help of the group is printed from here, so that `patchctl --help` imports no verb: a heading, and below it each verb
@@ -194,8 +195,13 @@ class VerbGroup(click.Group):
     show_default=True,
     help="Colours; NO_COLOR is obeyed.",
 )
+@click.option(
+    "--lang",
+    type=click.Choice([ENGLISH, CHINESE]),
+    help="Language of what `doctor` prints for people [default: PATCHCTL_LANG, else that of the locale].",
+)
 @click.pass_context
-def cli(ctx: click.Context, version: bool, root: Path | None, cache: Path | None, color: str) -> None:
+def cli(ctx: click.Context, version: bool, root: Path | None, cache: Path | None, color: str, lang: str | None) -> None:
     """Versioned patch stacks for verl, vLLM, vllm-ascend, Megatron-LM and MindSpeed.
 
     Fetches the pinned upstream sources, applies a profile's patches exactly, proves the result byte for byte, and takes
@@ -205,6 +211,7 @@ def cli(ctx: click.Context, version: bool, root: Path | None, cache: Path | None
     4 a patch does not apply, 5 local edits in the way, 6 workspace busy, 7 the machine failed, not the command (disk
     full, I/O error, git killed, no memory), 70 a fault of patchctl, 130 interrupted.
     """
+    use(chosen(lang) if ctx.invoked_subcommand in TRANSLATED else ENGLISH)
     shown = ctx.obj
     if shown is not None:
         shown.of(ctx.invoked_subcommand)

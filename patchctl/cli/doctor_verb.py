@@ -12,6 +12,7 @@ from patchctl.cli.app import App, complete_profile, format_option, print_finding
 from patchctl.cli.sources import Sources
 from patchctl.errors import BadManifest, WrongUse
 from patchctl.findings.report import Finding, looked_at
+from patchctl.language.messages import message
 
 if TYPE_CHECKING:
     from patchctl.manifest.distribution import Distribution
@@ -91,8 +92,9 @@ def _machine(
         stacks = _stacks(dist, profile) if dist else []
         yield from check_cache(app.cache_folder, _files(dist, stacks) if dist else None)
         if dist is None:
-            todo = "change into a folder of one, or name it with --root DIR"
-            yield looked_at("machine", "distribution", "warning", "none here: sources are not looked for", todo)
+            what = message("none here: sources are not looked for")
+            todo = message("change into a folder of one, or name it with --root DIR")
+            yield looked_at("machine", "distribution", "warning", what, todo)
             return
         options = Sources(app, mirrors=mirrors, offline=offline).options()
     except BadManifest as error:

@@ -18,6 +18,7 @@ from patchctl.bundle.signature import ssh_keygen
 from patchctl.errors import WrongUse
 from patchctl.findings.report import Finding, looked_at
 from patchctl.git.run import OLDEST_GIT, git_executable, isolated_environment
+from patchctl.language.messages import joined, message
 from patchctl.source.config import BundlePolicy
 from patchctl.terminal.progress import size_text
 from patchctl.terminal.text import one_line, visible_line
@@ -41,7 +42,7 @@ WORKSPACE_BYTES_A_FILE = 19_300
 
 def check_git() -> Finding:
     """Check that git is on PATH and recent enough."""
-    hint = f"install git {'.'.join(map(str, OLDEST_GIT))} or newer"
+    hint = message("install git {version} or newer", version=".".join(map(str, OLDEST_GIT)))
     try:
         path = git_executable()
         env = isolated_environment(os.devnull)
@@ -51,46 +52,46 @@ def check_git() -> Finding:
     except WrongUse as error:
         return looked_at("machine", "git", "error", error.what, hint)
     except (OSError, subprocess.SubprocessError) as error:
-        return looked_at("machine", "git", "error", f"git cannot be run: {one_line(str(error))}", hint)
+        what = message("git cannot be run: {error}", error=one_line(str(error)))
+        return looked_at("machine", "git", "error", what, hint)
     found = re.search(r"(\d+)\.(\d+)[\w.]*", said)
     if found is None:
-        return looked_at(
-            "machine", "git", "warning", f"{path} printed {one_line(said)}, which contains no version", hint
-        )
-    return looked_at("machine", "git", "ok", f"{found[0]} at {path}")
+        what = message("{path} printed {output}, which contains no version", path=path, output=one_line(said))
+        return looked_at("machine", "git", "warning", what, hint)
+    return looked_at("machine", "git", "ok", message("{version} at {path}", version=found[0], path=path))
 
 
 def check_ssh_keygen(policy: BundlePolicy) -> Finding:
     """Check the tool that signs bundles and verifies signatures; needed if the user wants them verified."""
     needed = policy.signatures != "off"
     try:
-        found = f"{ssh_keygen()} verifies bundle signatures"
+        tool = ssh_keygen()
         if needed and not os.access(str(policy.allowed_signers), os.R_OK):
-            what = f"cannot read {policy.allowed_signers}, the list of allowed signers"
-            return looked_at(
-                "machine", "signatures", "error", visible_line(what), "create it as docs/bundles.md describes"
-            )
+            signers = visible_line(str(policy.allowed_signers))
+            what = message("cannot read {path}, the list of allowed signers", path=signers)
+            todo = message("create it as docs/bundles.md describes")
+            return looked_at("machine", "signatures", "error", what, todo)
     except WrongUse as error:
         return looked_at("machine", "signatures", "error" if needed else "warning", error.what, error.hint, needed)
-    return looked_at(
-        "machine",
-        "signatures",
-        "ok",
-        f"{found}; `signatures: {policy.signatures}` in the user configuration",
-        needed=needed,
+    what = message(
+        "{path} verifies bundle signatures; `signatures: {policy}` in the user configuration",
+        path=tool,
+        policy=policy.signatures,
     )
+    return looked_at("machine", "signatures", "ok", what, needed=needed)
 
 
 def check_python(version: Sequence[int]) -> Finding:
     """Check the interpreter that runs patchctl."""
-    text = f"{'.'.join(map(str, version))} at {sys.executable}"
-    span = f"Python {'.'.join(map(str, OLDEST_PYTHON))} to {'.'.join(map(str, NEWEST_PYTHON))}"
+    text = message("{version} at {path}", version=".".join(map(str, version)), path=sys.executable)
+    oldest, newest = ".".join(map(str, OLDEST_PYTHON)), ".".join(map(str, NEWEST_PYTHON))
     if (version[0], version[1]) < OLDEST_PYTHON:
-        return looked_at("machine", "python", "error", f"{text} is too old", f"run patchctl with {span}")
+        todo = message("run patchctl with Python {oldest} to {newest}", oldest=oldest, newest=newest)
+        return looked_at("machine", "python", "error", message("{python} is too old", python=text), todo)
     if (version[0], version[1]) > NEWEST_PYTHON:
-        return looked_at(
-            "machine", "python", "warning", f"{text} is newer than any tested version", f"tested with {span}"
-        )
+        what = message("{python} is newer than any tested version", python=text)
+        todo = message("tested with Python {oldest} to {newest}", oldest=oldest, newest=newest)
+        return looked_at("machine", "python", "warning", what, todo)
     return looked_at("machine", "python", "ok", text)
 
 
@@ -103,13 +104,14 @@ def check_dependencies() -> Iterator[Finding]:
             importlib.import_module(module)
             version = importlib.metadata.version(name)
         except Exception as error:  # a broken installation can raise anything
-            yield looked_at("machine", name, "error", f"cannot be imported: {one_line(str(error))}", todo)
+            what = message("cannot be imported: {error}", error=one_line(str(error)))
+            yield looked_at("machine", name, "error", what, todo)
             continue
         if _numbers(version) < _numbers(oldest):
-            yield looked_at("machine", name, "error", f"{version} is too old", todo)
+            yield looked_at("machine", name, "error", message("{version} is too old", version=version), todo)
         else:
             good.append(f"{name} {version}")
-    yield looked_at("machine", "dependencies", "ok", ", ".join(good))
+    yield looked_at("machine", "dependencies", "ok", joined(good))
 
 
 def _numbers(version: str) -> tuple[int, ...]:
@@ -120,49 +122,69 @@ def _numbers(version: str) -> tuple[int, ...]:
 
 def check_cache(folder: Path, files: int | None) -> Iterator[Finding]:
     """Check that the cache is writable, what its file system supports, and that the sources of `files` files fit."""
-    hint = "set PATCHCTL_CACHE or --cache to a writable folder on a local disk"
+    hint = message("set PATCHCTL_CACHE or --cache to a writable folder on a local disk")
     base = next(p for p in (folder, *folder.parents) if os.path.lexists(p))
-    where = str(folder) if base == folder else f"{folder} (to be created in {base})"
+    where = str(folder)
+    if base != folder:
+        where = message("{folder} (to be created in {base})", folder=folder, base=base)
     try:
         with tempfile.TemporaryDirectory(prefix=".patchctl-doctor-", dir=base) as scratch:
             lacks = _lacks(Path(scratch))
     except OSError as error:
-        yield looked_at("machine", "cache", "error", f"{where} cannot be written: {error.strerror}", hint)
+        what = message("{folder} cannot be written: {error}", folder=where, error=error.strerror)
+        yield looked_at("machine", "cache", "error", what, hint)
         return
     kind = _file_system(base)
     if lacks:
-        yield looked_at("machine", "cache", "warning", f"{where}, file system {kind}: {', '.join(lacks)}", hint)
+        what = message("{folder}, file system {kind}: {lacks}", folder=where, kind=kind, lacks=joined(lacks))
+        yield looked_at("machine", "cache", "warning", what, hint)
     else:
-        yield looked_at("machine", "cache", "ok", f"{where}, file system {kind}: case-sensitive, supports links")
+        what = message("{folder}, file system {kind}: case-sensitive, supports links", folder=where, kind=kind)
+        yield looked_at("machine", "cache", "ok", what)
     yield _space(base, files)
 
 
 def _lacks(scratch: Path) -> list[str]:
     """Return what the file system of `scratch` does not support, by trying."""
-    found = []
+    found: list[str] = []
     (scratch / "Name").write_text("x", encoding="ascii")
     if (scratch / "nAME").exists():
-        found.append("case-insensitive")
-    for word, link in (("symbolic", os.symlink), ("hard", os.link)):
-        try:
-            link(scratch / "Name", scratch / f"{word}-link")
-        except OSError as error:
-            found.append(f"no {word} links ({error.strerror})")
+        found.append(message("case-insensitive"))
+    try:
+        os.symlink(scratch / "Name", scratch / "symbolic-link")
+    except OSError as error:
+        found.append(message("no symbolic links ({error})", error=error.strerror))
+    try:
+        os.link(scratch / "Name", scratch / "hard-link")
+    except OSError as error:
+        found.append(message("no hard links ({error})", error=error.strerror))
     (scratch / "Name").chmod(0o755)
     if not (scratch / "Name").stat().st_mode & 0o100:
-        found.append("no executable bits")
+        found.append(message("no executable bits"))
     return found
 
 
 def _space(base: Path, files: int | None) -> Finding:
     free = shutil.disk_usage(base).free
-    text = f"{size_text(free)} free at {base}"
     if files is None:
-        return looked_at("machine", "space", "ok", f"{text}; the space for sources is unknown without file lists")
+        text = message(
+            "{free} free at {folder}; the space for sources is unknown without file lists",
+            free=size_text(free),
+            folder=base,
+        )
+        return looked_at("machine", "space", "ok", text)
     cache, workspace = files * CACHE_BYTES_A_FILE, files * WORKSPACE_BYTES_A_FILE
-    text += f"; {files} files need about {size_text(cache)} in the cache and {size_text(workspace)} in a workspace"
+    text = message(
+        "{free} free at {folder}; {files} files need about {cache} in the cache and {workspace} in a workspace",
+        free=size_text(free),
+        folder=base,
+        files=files,
+        cache=size_text(cache),
+        workspace=size_text(workspace),
+    )
     if free < cache + workspace:
-        return looked_at("machine", "space", "warning", text, "free some space, or set PATCHCTL_CACHE to another disk")
+        todo = message("free some space, or set PATCHCTL_CACHE to another disk")
+        return looked_at("machine", "space", "warning", text, todo)
     return looked_at("machine", "space", "ok", text)
 
 
@@ -171,8 +193,9 @@ def _file_system(folder: Path) -> str:
     try:
         mounts = Path("/proc/mounts").read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
-        return "unknown"
-    best, kind = "", "unknown"
+        return message("unknown")
+    best: str = ""
+    kind: str = message("unknown")
     real = os.path.realpath(folder)
     for line in mounts:
         point, found = (re.sub(r"\\(\d{3})", lambda m: chr(int(m[1], 8)), word) for word in line.split(" ")[1:3])
@@ -185,13 +208,16 @@ def _file_system(folder: Path) -> str:
 def check_locale() -> Finding:
     """Check that file names and messages can contain any character."""
     encodings = {
-        "file names": sys.getfilesystemencoding(),
-        "text": locale.getpreferredencoding(False),
-        "standard output": getattr(sys.stdout, "encoding", None) or "unknown",
+        message("file names"): sys.getfilesystemencoding(),
+        message("text"): locale.getpreferredencoding(False),
+        message("standard output"): getattr(sys.stdout, "encoding", None) or message("unknown"),
     }
-    other = [f"{what}: {name}" for what, name in encodings.items() if name.lower().replace("-", "") != "utf8"]
+    other = [
+        message("{what}: {name}", what=what, name=name)
+        for what, name in encodings.items()
+        if name.lower().replace("-", "") != "utf8"
+    ]
     if other:
-        return looked_at(
-            "machine", "locale", "warning", f"not UTF-8 ({', '.join(other)})", "set LC_ALL=C.UTF-8, or PYTHONUTF8=1"
-        )
+        text = message("not UTF-8 ({encodings})", encodings=joined(other))
+        return looked_at("machine", "locale", "warning", text, message("set LC_ALL=C.UTF-8, or PYTHONUTF8=1"))
     return looked_at("machine", "locale", "ok", "UTF-8")

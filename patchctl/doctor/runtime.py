@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from patchctl.errors import WrongUse
 from patchctl.findings.report import Finding, Level, looked_at
+from patchctl.language.messages import message
 from patchctl.manifest.distribution import Distribution
 from patchctl.manifest.types import Profile, Requirement
 from patchctl.terminal.text import one_line
@@ -82,19 +83,28 @@ def training_python(named: str | None) -> str:
 def check_torch(named: str | None) -> Finding:
     """Check for a torch for the behaviour tests: any CPU build that pulls in no nvidia-* packages."""
     python = Interpreter(training_python(named), ["torch"])
-    todo = f"set {TORCH_PYTHON} to a Python 3.11 with a CPU build of torch; without one the behaviour tests are skipped"
+    todo = message(
+        "set {variable} to a Python 3.11 with a CPU build of torch; without one the behaviour tests are skipped",
+        variable=TORCH_PYTHON,
+    )
     if python.problem is not None:
-        return looked_at(
-            "tests", "torch", "warning", f"{python.path} cannot be asked: {python.problem}", todo, needed=False
-        )
+        what = message("{path} cannot be asked: {problem}", path=python.path, problem=python.problem)
+        return looked_at("tests", "torch", "warning", what, todo, needed=False)
     version = python.installed("torch")
     if version is None:
-        return looked_at("tests", "torch", "warning", f"none in {python.path}", todo, needed=False)
+        return looked_at("tests", "torch", "warning", message("none in {path}", path=python.path), todo, needed=False)
     drags = python.nvidia("torch")
     if drags:
-        what = f"{version} in {python.path} requires {drags[0]} and {len(drags) - 1} more of nvidia-*"
+        what = message(
+            "{version} in {path} requires {package} and {more} more of nvidia-*",
+            version=version,
+            path=python.path,
+            package=drags[0],
+            more=len(drags) - 1,
+        )
         return looked_at("tests", "torch", "warning", what, todo, needed=False)
-    return looked_at("tests", "torch", "ok", f"{version} in {python.path}", needed=False)
+    what = message("{version} in {path}", version=version, path=python.path)
+    return looked_at("tests", "torch", "ok", what, needed=False)
 
 
 def check_runtime(
@@ -111,14 +121,16 @@ def check_runtime(
         elif name in _SYSTEM:
             found, where = _SYSTEM[name](root)
         else:
-            yield looked_at("runtime", name, "warning", f"{version} is wanted, but cannot be checked", needed=False)
+            what = message("{version} is wanted, but cannot be checked", version=version)
+            yield looked_at("runtime", name, "warning", what, needed=False)
             continue
         yield _compared(name, version, found, where)
     tool = shutil.which("npu-smi")
     if tool:
-        yield looked_at("runtime", "npu-smi", "ok", f"at {tool}", needed=False)
+        yield looked_at("runtime", "npu-smi", "ok", message("at {path}", path=tool), needed=False)
     else:
-        yield looked_at("runtime", "npu-smi", "error", "not on PATH: no NPU driver is installed", needed=False)
+        what = message("not on PATH: no NPU driver is installed")
+        yield looked_at("runtime", "npu-smi", "error", what, needed=False)
 
 
 def check_packages(dist: Distribution, profile: Profile, named: str | None) -> Iterator[Finding]:
@@ -131,9 +143,8 @@ def check_packages(dist: Distribution, profile: Profile, named: str | None) -> I
     try:
         found = differences(dist, profile, installed_in(python))
     except WrongUse as error:
-        yield looked_at(
-            "runtime", "packages", "warning", error.what, "choose another interpreter with --python", needed=False
-        )
+        todo = message("choose another interpreter with --python")
+        yield looked_at("runtime", "packages", "warning", error.what, todo, needed=False)
         return
     if found is None:
         return
@@ -146,26 +157,29 @@ def package_findings(found: Sequence[PackageDifference], python: str, profile: P
     """Report an interpreter's differences from a profile's lock: important ones each, the rest together."""
     from patchctl.requirements.interpreter import summary
 
-    todo = f"patchctl requirements {profile.options} prints the pip commands"
+    todo = message("patchctl requirements {options} prints the pip commands", options=profile.options)
     matter = [d for d in found if d.matters]
     for one in matter[:_SHOWN]:
         level: Level = "error" if one.kind == "missing" else "warning"
-        yield looked_at("runtime", one.name, level, str(one), todo, needed=False)
+        yield looked_at("runtime", one.name, level, one.described(), todo, needed=False)
     others = [*matter[_SHOWN:], *(d for d in found if not d.matters)]
     if others:
-        what = f"in {python}: {summary(others)}"
+        what = message("in {python}: {packages}", python=python, packages=summary(others))
         yield looked_at("runtime", "packages", "warning" if len(matter) > _SHOWN else "ok", what, todo, needed=False)
     elif not matter:
-        yield looked_at("runtime", "packages", "ok", f"{python} matches the lock", needed=False)
+        what = message("{python} matches the lock", python=python)
+        yield looked_at("runtime", "packages", "ok", what, needed=False)
 
 
 def _compared(name: str, wanted: str, found: str | None, where: str) -> Finding:
-    todo = f"install {name} {wanted} where training runs"
+    todo = message("install {name} {version} where training runs", name=name, version=wanted)
     if found is None:
-        return looked_at("runtime", name, "error", f"{wanted} is wanted; none in {where}", todo, needed=False)
+        what = message("{wanted} is wanted; none in {path}", wanted=wanted, path=where)
+        return looked_at("runtime", name, "error", what, todo, needed=False)
+    what = message("{found} in {path}; {wanted} is wanted", found=found, path=where, wanted=wanted)
     if fits(found, wanted):
-        return looked_at("runtime", name, "ok", f"{found} in {where}; {wanted} is wanted", needed=False)
-    return looked_at("runtime", name, "warning", f"{found} in {where}; {wanted} is wanted", todo, needed=False)
+        return looked_at("runtime", name, "ok", what, needed=False)
+    return looked_at("runtime", name, "warning", what, todo, needed=False)
 
 
 def fits(found: str, wanted: str) -> bool:

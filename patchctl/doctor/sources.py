@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from patchctl.errors import PatchctlError, Tried
 from patchctl.findings.report import Finding, looked_at
+from patchctl.language.messages import Translatable, joined, message
 from patchctl.manifest.types import Stack, Upstream
 from patchctl.source.types import SourceOptions
 from patchctl.terminal.text import one_line
@@ -71,17 +72,28 @@ def _git_places(upstream: Upstream, mirrors: Sequence[str], offline: bool) -> tu
 
 
 def _finding(name: str, stack: Stack, look: _Look, options: SourceOptions) -> Finding:
-    have = [f"in the cache (form {', '.join(look.cached)})"] if look.cached else []
-    have += [f"git answers at {look.answering[0]}"] if look.answering else []
-    have += [f"the sdist is at {look.listed[0]}"] if look.listed else []
+    have = joined(_had(look))
     tried = tuple(Tried(t.place, one_line(t.reason)) for t in (*look.silent, *look.unlisted))
     if not have and options.offline:
-        todo = "run `patchctl fetch` with a network"
-        return looked_at("sources", name, "warning", "not in the cache, and offline", todo)
+        todo = message("run `patchctl fetch` with a network")
+        return looked_at("sources", name, "warning", message("not in the cache, and offline"), todo)
     if not have:
-        todo = f"add a git mirror with --mirror {stack.upstream}=URL or `mirrors:` in the user configuration"
-        return looked_at("sources", name, "error", "no place has it", todo, tried=tried)
+        todo = message(
+            "add a git mirror with --mirror {upstream}=URL or `mirrors:` in the user configuration",
+            upstream=stack.upstream,
+        )
+        return looked_at("sources", name, "error", message("no place has it"), todo, tried=tried)
     if "git" not in look.cached and not look.answering and not options.offline:
-        todo = "enough as long as no patch needs a file that the sdist lacks; --mirror adds a git mirror"
-        return looked_at("sources", name, "warning", f"{', '.join(have)}; no git place answers", todo, tried=tried)
-    return looked_at("sources", name, "ok", ", ".join(have), tried=tried)
+        todo = message("enough as long as no patch needs a file that the sdist lacks; --mirror adds a git mirror")
+        what = message("{places}; no git place answers", places=have)
+        return looked_at("sources", name, "warning", what, todo, tried=tried)
+    return looked_at("sources", name, "ok", have, tried=tried)
+
+
+def _had(look: _Look) -> Iterator[Translatable]:
+    if look.cached:
+        yield message("in the cache (form {forms})", forms=joined(look.cached))
+    if look.answering:
+        yield message("git answers at {place}", place=look.answering[0])
+    if look.listed:
+        yield message("the sdist is at {place}", place=look.listed[0])

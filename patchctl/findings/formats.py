@@ -19,7 +19,8 @@ from patchctl import __version__
 from patchctl.doc import Doc
 from patchctl.errors import Tried
 from patchctl.findings.report import Finding, Level, NotChecked, Report
-from patchctl.terminal.text import counted, one_line, visible_line
+from patchctl.language.messages import message, translated
+from patchctl.terminal.text import columns, counted, one_line, padded, visible_line
 
 if TYPE_CHECKING:
     from patchctl.terminal.style import Style
@@ -105,19 +106,21 @@ def machine_text(
     findings: Sequence[Finding], areas: Mapping[str, str], words: Mapping[str, str], style: Style
 ) -> Iterator[str]:
     """Yield one line per finding by area (name to title), with what to do below it. `words` translates levels."""
-    wide, width = max(map(len, words.values())), min(_LONGEST_NAME, max(len(f.name) for f in findings))
+    shown = {level: translated(word) for level, word in words.items()}
+    wide, width = max(map(columns, shown.values())), min(_LONGEST_NAME, max(len(f.name) for f in findings))
     for area, title in areas.items():
         rows = [f for f in findings if f.rule == area]
         if rows:
-            yield style(title, bold=True)
+            yield style(translated(title), bold=True)
         for row in rows:
             paint = style.bad if row.blocks else style.good if row.level == "ok" else style.note
-            word = paint(f"{words[row.level]:<{wide}}")
-            yield f"  {word}  {visible_line(row.name):<{width}}  {visible_line(row.message)}"
+            word = paint(padded(shown[row.level], wide))
+            yield f"  {word}  {visible_line(row.name):<{width}}  {visible_line(translated(row.message))}"
             if row.level != "ok":
                 below = f"  {'':{wide}}  {'':<{width}}"
-                yield from (f"{below}  tried {visible_line(f'{t.place}: {t.reason}')}" for t in row.tried)
-                yield from (f"{below}  try: {visible_line(todo)}" for todo in (row.todo,) if todo)
+                notes = [message("tried {place}: {reason}", place=t.place, reason=t.reason) for t in row.tried]
+                notes += [message("try: {todo}", todo=row.todo)] if row.todo else []
+                yield from (f"{below}  {visible_line(translated(note))}" for note in notes)
 
 
 class Described(Protocol):

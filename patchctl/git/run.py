@@ -25,6 +25,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from patchctl.errors import GitKilled, MachineFailed, PatchctlError, WrongUse
+from patchctl.language.messages import message
 
 ALLOWED_PROTOCOLS = "file:git:http:https:ssh"
 
@@ -111,11 +112,15 @@ def git_executable() -> str:
     search = os.pathsep.join(p for p in os.environ.get("PATH", os.defpath).split(os.pathsep) if os.path.isabs(p))
     found = shutil.which("git", path=search)
     if found is None:
-        raise WrongUse("git not found on PATH", hint=f"{_INSTALL}; `patchctl doctor` lists what is missing")
+        raise WrongUse(message("git not found on PATH"), hint=f"{_INSTALL}; `patchctl doctor` lists what is missing")
     said = subprocess.run([found, "--version"], env=isolated_environment(os.devnull), capture_output=True, check=False)
     version = re.search(rb"(\d+)\.(\d+)", said.stdout)
     if version is not None and (int(version[1]), int(version[2])) < OLDEST_GIT:
-        what = f"git {version[0].decode()} at {found} is too old: it cannot be isolated from the user's settings"
+        what = message(
+            "git {version} at {path} is too old: it cannot be isolated from the user's settings",
+            version=version[0].decode(),
+            path=found,
+        )
         raise WrongUse(what, hint=_INSTALL)
     return found
 

@@ -13,6 +13,7 @@ from patchctl.errors import Tried
 from patchctl.findings.formats import MachineFinding, machine_text, of_machine
 from patchctl.findings.report import Finding, Report, looked_at
 from patchctl.install.install import Installation, InstallOptions
+from patchctl.language.messages import joined, message, translated
 from patchctl.requirements.interpreter import summary
 from patchctl.terminal.text import visible_line
 
@@ -22,12 +23,12 @@ if TYPE_CHECKING:
     from patchctl.terminal.style import Style
 
 _AREAS = {
-    "machine": "machine",
-    "sources": "sources",
-    "tests": "behaviour tests (optional)",
-    "runtime": "training (for information)",
+    "machine": message("machine"),
+    "sources": message("sources"),
+    "tests": message("behaviour tests (optional)"),
+    "runtime": message("training (for information)"),
 }
-_WORDS = {"ok": "ok", "warning": "warning", "error": "missing"}
+_WORDS = {"ok": message("ok"), "warning": message("warning"), "error": message("missing")}
 
 
 @dataclass(frozen=True)
@@ -56,8 +57,11 @@ def doctor_output(findings: Sequence[Finding], profile: str | None) -> DoctorOut
 def doctor_text(findings: Sequence[Finding], style: Style) -> Iterator[str]:
     """Yield one line per finding, with what to do below it; finally, whether patchctl can work here."""
     yield from machine_text(findings, _AREAS, _WORDS, style)
-    lacking = ", ".join(f.name for f in findings if f.blocks)
-    yield style.bad(f"lacking: {lacking}") if lacking else style.good("nothing that patchctl needs is missing")
+    lacking = joined(f.name for f in findings if f.blocks)
+    if lacking:
+        yield style.bad(translated(message("lacking: {names}", names=lacking)))
+    else:
+        yield style.good(translated(message("nothing that patchctl needs is missing")))
 
 
 @dataclass(frozen=True)

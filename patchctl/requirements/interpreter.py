@@ -18,6 +18,7 @@ from packaging.version import InvalidVersion, Version
 
 from patchctl.doc import Doc
 from patchctl.errors import WrongUse
+from patchctl.language.messages import Translatable, joined, message
 from patchctl.manifest.distribution import Distribution
 from patchctl.manifest.requirement_types import LeftOutPackages, Platform
 from patchctl.manifest.types import Profile
@@ -47,14 +48,18 @@ class PackageDifference:
     matters: Annotated[bool, Doc("true if the difference can affect training")]
 
     def __str__(self) -> str:
-        who = ", ".join(self.who)
+        return self.described()
+
+    def described(self) -> Translatable:
+        """The difference in one sentence."""
+        values = {"name": self.name, "locked": self.locked, "found": self.found, "who": joined(self.who)}
         if self.kind == "missing":
-            return f"{self.name} is missing; the lock has {self.locked}, for {who}"
+            return message("{name} is missing; the lock has {locked}, for {who}", **values)
         if self.kind == "excluded":
-            return f"{self.name} is {self.found}, the lock has {self.locked}; {who}"
+            return message("{name} is {found}, the lock has {locked}; {who}", **values)
         if self.kind == "left out":
-            return f"{self.name} {self.found} is installed, but left out of the lock: {who}"
-        return f"{self.name} {self.found} (lock {self.locked})"
+            return message("{name} {found} is installed, but left out of the lock: {who}", **values)
+        return message("{name} {found} (lock {locked})", **values)
 
 
 @dataclass(frozen=True)
@@ -191,7 +196,8 @@ def installed_in(python: str) -> dict[str, str]:
         found = json.loads(done.stdout.strip().splitlines()[-1])
         return {str(name): str(version) for name, version in found.items() if name and version}
     except (OSError, subprocess.SubprocessError, ValueError, IndexError) as error:
-        raise WrongUse(f"{python} cannot be asked for its packages: {one_line(str(error))}") from error
+        what = message("{python} cannot be asked for its packages: {error}", python=python, error=one_line(str(error)))
+        raise WrongUse(what) from error
 
 
 def differences(dist: Distribution, profile: Profile, installed: Mapping[str, str]) -> list[PackageDifference] | None:
@@ -212,16 +218,21 @@ def differences(dist: Distribution, profile: Profile, installed: Mapping[str, st
 def summary(found: Sequence[PackageDifference], shown: int = 6) -> str:
     """Summarise the differences by kind, with the first packages of each."""
     counts = {kind: [d for d in found if d.kind == kind] for kind in ("missing", "excluded", "left out", "other")}
-    words = {
-        "missing": "missing",
-        "excluded": "of excluded versions",
-        "left out": "installed but left out of the lock",
-        "other": "of other versions than the lock",
-    }
     parts = []
     for kind, some in counts.items():
         if some:
-            names = ", ".join(f"{d.name} {d.found}" if d.found else d.name for d in some[:shown])
-            more = f" and {len(some) - shown} more" if len(some) > shown else ""
-            parts.append(f"{len(some)} {words[kind]} ({names}{more})")
-    return "; ".join(parts)
+            names = joined(f"{d.name} {d.found}" if d.found else d.name for d in some[:shown])
+            if len(some) > shown:
+                names = message("{names} and {more} more", names=names, more=len(some) - shown)
+            parts.append(_of_kind(kind, len(some), names))
+    return joined(parts, "; ")
+
+
+def _of_kind(kind: str, count: int, names: str) -> Translatable:
+    if kind == "missing":
+        return message("{count} missing ({names})", count=count, names=names)
+    if kind == "excluded":
+        return message("{count} of excluded versions ({names})", count=count, names=names)
+    if kind == "left out":
+        return message("{count} installed but left out of the lock ({names})", count=count, names=names)
+    return message("{count} of other versions than the lock ({names})", count=count, names=names)

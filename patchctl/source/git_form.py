@@ -9,6 +9,7 @@ from pathlib import Path
 from patchctl.errors import SourceMismatch, Tried
 from patchctl.git.fetch import fetch_commit, is_diverted, proven_tree, take_pack
 from patchctl.git.run import GitFailed
+from patchctl.language.messages import message
 from patchctl.manifest.types import Pin, Upstream
 from patchctl.source import cache
 from patchctl.source.cache import check_tree
@@ -97,11 +98,11 @@ def why_skipped(place: SourcePlace, offline: bool) -> str | None:
     if place.local is not None:
         # os.path, since pathlib raises if a parent folder may not be entered
         if not os.path.isdir(place.local):
-            return "no such folder"
+            return message("no such folder")
         is_bare = os.path.isfile(place.local / "HEAD") and os.path.isdir(place.local / "objects")
-        return None if is_bare or os.path.exists(place.local / ".git") else "not a git repository"
+        return None if is_bare or os.path.exists(place.local / ".git") else message("not a git repository")
     if offline:
-        return "the run is offline"
+        return message("the run is offline")
     if place.host is not None and not is_diverted(place.address) and not has_proxy(place.address):
         return why_unreachable(place.host)
     return known_unreachable(place.host)

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urlsplit
 
 from patchctl.errors import SourceMismatch, Tried, WrongUse
+from patchctl.language.messages import message
 from patchctl.manifest.types import Sdist
 from patchctl.os_errors import as_user_error, is_resource_error
 from patchctl.source.config import archive_limits
@@ -86,7 +87,7 @@ def download(
                         if found is not None:
                             return found
     if not config.index_urls and not config.find_links:
-        tried.append(Tried("package index", "pip's configuration has none (no-index)"))
+        tried.append(Tried(message("package index"), message("pip's configuration has none (no-index)")))
     if mismatches:
         places = "".join(f"\n  {m.place}: {m.reason}" for m in mismatches)
         raise SourceMismatch(
@@ -112,7 +113,9 @@ def offers(distribution: str, sdist: Sdist, tried: list[Tried], config: IndexCon
                 if any(c.sha256 in (None, sdist.sha256) for c in candidates):
                     found.append(redact(source))
                 elif candidates:
-                    tried.append(Tried(redact(source), f"the index states sha256 {candidates[0].sha256}"))
+                    tried.append(
+                        Tried(redact(source), message("the index states sha256 {digest}", digest=candidates[0].sha256))
+                    )
     return found
 
 
@@ -136,7 +139,7 @@ def find_digest(
                         return _new_digest(client, candidate, folder, label, progress), candidate.shown
                     return candidate.sha256, candidate.shown
     if not config.index_urls and not config.find_links:
-        tried.append(Tried("package index", "pip's configuration has none (no-index)"))
+        tried.append(Tried(message("package index"), message("pip's configuration has none (no-index)")))
     return None
 
 
@@ -231,7 +234,7 @@ def _plain_errors(url: str, tried: list[Tried]) -> Iterator[None]:
     try:
         yield
     except (httpx2.ConnectError, httpx2.ConnectTimeout) as error:
-        reason = f"cannot be reached: {one_line(str(error)) or 'no answer'}"
+        reason = message("cannot be reached: {error}", error=one_line(str(error)) or message("no answer"))
         remember_unreachable(_host(url), reason)
         tried.append(Tried(redact(url), reason))
     except (httpx2.HTTPError, httpx2.InvalidURL, _Refused, OSError, ValueError) as error:
@@ -311,7 +314,12 @@ def _candidates(
         and not (package.link.is_file and urlsplit(source).scheme in ("http", "https"))
     ]
     if not links:
-        nothing = f"no archive of {distribution} {sdist.version} among its {len(packages)} files"
+        nothing = message(
+            "no archive of {name} {version} among its {count} files",
+            name=distribution,
+            version=sdist.version,
+            count=len(packages),
+        )
         tried.append(Tried(redact(source), said or nothing))
     page = redact(source)
     found = [_Candidate(link.normalized, redact(link.url_without_fragment), page, _digest(link)) for link in links]

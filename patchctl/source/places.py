@@ -14,6 +14,7 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from patchctl.errors import WrongUse
+from patchctl.language.messages import message
 from patchctl.terminal.text import redact, visible_line
 
 PORTS = {"http": 80, "https": 443, "git": 9418, "ssh": 22}
@@ -125,9 +126,9 @@ def why_unreachable(host: tuple[str, int], seconds: float | None = None) -> str 
     thread = threading.Thread(target=connect, daemon=True)
     thread.start()
     thread.join(limit + 1)
-    reason = outcome[0] if outcome else f"no answer within {limit:.0f} s"
+    reason = outcome[0] if outcome else message("no answer within {seconds} s", seconds=f"{limit:.0f}")
     if reason is None:
         return None
-    reason = f"{host[0]} cannot be reached: {reason}"
+    reason = message("{host} cannot be reached: {reason}", host=host[0], reason=reason)
     remember_unreachable(host, reason)
     return reason

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import IO, Protocol
 
-from patchctl.terminal.text import visible_line
+from patchctl.terminal.text import cut, visible_line
 
 SILENCE = 2.0
 """The most seconds that a run may be silent."""
@@ -173,7 +173,7 @@ class LineProgress(_Shown):
 
     def _draw(self, line: str) -> None:
         self._drawn = True
-        self._write("\r\x1b[K" + line[: self._width])
+        self._write("\r\x1b[K" + cut(line, self._width))
 
     def _wipe(self) -> None:
         if self._drawn:

@@ -84,9 +84,34 @@ def _without_userinfo(match: re.Match[str]) -> str:
 
 
 def one_line(text: str, limit: int = 300) -> str:
-    """Return untrusted text as one safe line of at most `limit` characters, without credentials."""
+    """Return untrusted text as one safe line of at most `limit` characters, without credentials.
+
+    Text that is one already is returned itself, so that a message can still be translated.
+    """
     line = visible_line(" ".join(redact_text(text).split()))
+    if line == text and len(line) <= limit:
+        return text
     return line if len(line) <= limit else line[: limit - 3] + "..."
+
+
+def columns(text: str) -> int:
+    """Return how many terminal columns `text` takes: two for a Chinese character, none for a combining one."""
+    if text.isascii():
+        return len(text)
+    return sum(0 if unicodedata.combining(c) else 2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text)
+
+
+def padded(text: str, width: int) -> str:
+    """Return `text` with spaces up to `width` columns."""
+    return text + " " * (width - columns(text))
+
+
+def cut(text: str, width: int) -> str:
+    """Return as much of the start of `text` as fits into `width` columns."""
+    end = min(len(text), width)
+    while columns(text[:end]) > width:
+        end -= 1
+    return text[:end]
 
 
 def counted(number: int, word: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -358,3 +359,40 @@ def test_manifests_that_cannot_be_read_are_a_finding(tmp_path: Path) -> None:
     made.edit("manifests/profiles/full.yaml", "schema: 1", "schema: 2")
     found = doctor(made, 1)
     assert found["manifests"]["level"] == "missing" and "full.yaml" in found["manifests"]["what"]
+
+
+IN_CHINESE = {"LC_ALL": "", "LANG": "zh_CN.UTF-8", "PYTHONUTF8": "1"}
+# Three English words in a row; commands in backquotes and what stands in a path are no sentence.
+ENGLISH_SENTENCE = re.compile(r"(?<![\w/.=-])[a-z]{2,} [a-z]{2,} [a-z]{2,}\b")
+
+
+def english_in(text: str) -> list[str]:
+    return ENGLISH_SENTENCE.findall(re.sub(r"`[^`]*`", "", text))
+
+
+def test_in_chinese_no_english_sentence_is_left(made: Made) -> None:
+    assert english_in(made.good("doctor"))  # the pattern finds them
+    for args in ((), ("--profile", "full"), ("--offline",)):
+        shown = made.patchctl("doctor", *args, env=IN_CHINESE)
+        assert "patchctl 所需的环境齐全" in shown.stdout, shown.stdout + shown.stderr
+        assert english_in(shown.stdout) == [], shown.stdout
+
+
+def test_what_is_missing_in_chinese(made: Made, tmp_path: Path) -> None:
+    old = programs(tmp_path, git="echo git version 2.17.1")
+    shown = made.patchctl("doctor", env={**IN_CHINESE, "PATH": old})
+    assert shown.returncode == 1 and "版本过低：无法与用户设置隔离" in shown.stdout and "缺少：git" in shown.stdout
+    assert english_in(shown.stdout) == [], shown.stdout
+
+
+def test_json_and_the_formats_are_in_english_in_every_language(made: Made) -> None:
+    for output in (["--json"], ["--format", "junit"], ["--format", "sarif"]):
+        english, chinese = (made.good("doctor", *output, env=env) for env in ({}, IN_CHINESE))
+        free = re.compile(r"[\d.]+ [KMGT]iB free")
+        assert free.sub("", english) == free.sub("", chinese)
+
+
+def test_the_option_wins_over_the_locale(made: Made) -> None:
+    english = made.patchctl("--lang", "en", "doctor", env=IN_CHINESE)
+    assert "nothing that patchctl needs is missing" in english.stdout
+    assert "patchctl 所需的环境齐全" in made.patchctl("--lang", "zh-CN", "doctor", env={"PYTHONUTF8": "1"}).stdout

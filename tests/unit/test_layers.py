@@ -26,6 +26,7 @@ FOUNDATION = {
     "os_errors",
     "given",
     "extension",
+    "language",
     "terminal",
 }
 SOURCES = FOUNDATION | {"patch", "git", "manifest", "source"}
@@ -61,10 +62,11 @@ LAYERS: dict[str, set[str]] = {
     "scratch": {"atomic"},
     "os_errors": {"errors"},
     "given": {"errors"},
+    "language": set(),
     "terminal": {"doc", "errors"},
-    "findings": {"patchctl", "doc", "errors", "terminal"},
+    "findings": {"patchctl", "doc", "errors", "language", "terminal"},
     "patch": {"delta", "errors"},
-    "git": {"delta", "errors", "atomic"},
+    "git": {"delta", "errors", "language", "atomic"},
     "manifest": FOUNDATION,
     "output": FOUNDATION | {"manifest"},
     "source": FOUNDATION | {"patch", "git", "manifest"},
