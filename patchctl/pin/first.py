@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from collections.abc import Iterator, Sequence
 from email import message_from_string
 from pathlib import Path
@@ -42,6 +43,8 @@ def check_place(root: Path, name: str, git: Sequence[str]) -> None:
             what = "--git takes an https://, ssh://, git:// or file:/// address without a password"
             hint = f"a repository of this machine alone: --mirror {name}=DIR, with the upstream's address"
             raise WrongUse(what, hint=hint)
+    if not root.parent.is_dir():
+        raise WrongUse(f"there is no folder {root.parent}", hint=f"mkdir -p {shlex.quote(str(root.parent))}")
     there = [str(root / entry) for entry in ENTRIES if (root / entry).exists()]
     if there:
         raise LocalEdits("these are there already", there, hint="take an empty folder: --dir DIR")
@@ -74,7 +77,10 @@ def begin(
         text = Template((_TEMPLATES / template).read_text(encoding="utf-8")).substitute(name=name, folder=folder)
         _write(root / path, text)
     _write(root / ".gitignore", _IGNORED)
-    notes = [*pinned.notes]
+    notes = [
+        *pinned.notes,
+        "put your patchctl's address into .github/workflows/patches.yml in place of OWNER/patchctl@TAG",
+    ]
     if license_ == _UNKNOWN:
         notes.append("no file says its licence as an SPDX expression: write it into manifests/upstreams.yaml")
     if not packages:

@@ -115,6 +115,7 @@ def test_from_an_index_alone(origin: Made, tmp_path: Path) -> None:
         (("greeter", "v1.0", "--git", "file:///nowhere/at/all"), 3, "no place tells"),
         (("greeter", "1.0", "--sdist", "greeter"), 3, "no place has a source distribution"),
         (("greeter", "1.0", "--sdist", "-e ."), 2, "sdist"),
+        (("greeter", "1.0", "--sdist", "greeter", "--dir", "new/below"), 2, "mkdir -p"),
     ],
 )
 def test_what_cannot_be_begun_leaves_nothing(
