@@ -8,12 +8,13 @@ one before it is proven.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 
 from patchctl.errors import WrongUse
 from patchctl.manifest.distribution import Distribution
 from patchctl.manifest.types import Profile, Stack
+from patchctl.terminal.text import abridged
 
 Tell = Callable[[str], None]
 
@@ -105,7 +106,7 @@ def lacking_on(dist: Distribution, profile: Profile) -> str | None:
     omitted = {id(one.patch) for one in chosen.omitted}
     later = [f"{f}@{u}" for u, stack in chosen.stacks.items() for f in stack.postponed]
     if later:
-        return f"features are postponed: {_shortly(later)}"
+        return f"features are postponed: {abridged(later, 1)}"
     unproven = [
         f"{patch.feature}@{upstream}"
         for upstream, stack in chosen.stacks.items()
@@ -113,13 +114,9 @@ def lacking_on(dist: Distribution, profile: Profile) -> str | None:
         if id(patch) not in omitted and evidence.unproven(stack, patch) is not None
     ]
     if unproven:
-        return f"features are not proven: {_shortly(unproven)}"
+        return f"features are not proven: {abridged(unproven, 1)}"
     for (upstream, _), other in dist.stacks.items():
         stack = chosen.stacks.get(upstream)
         if stack is not None and not chosen.patches[upstream] and stack.comes_from is None and other.patches:
             return f"{upstream}/{stack.name} has no patches yet"
     return None
-
-
-def _shortly(features: Sequence[str]) -> str:
-    return features[0] + (f" and {len(features) - 1} more" if len(features) > 1 else "")

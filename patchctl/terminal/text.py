@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from collections.abc import Sequence
 
 # Control, formatting (bidirectional marks, zero-width characters, tags), surrogate, private use, unassigned, line and
 # paragraph separators. https://trojansource.codes shows attacks with formatting ones.
@@ -112,6 +113,12 @@ def cut(text: str, width: int) -> str:
     while columns(text[:end]) > width:
         end -= 1
     return text[:end]
+
+
+def abridged(items: Sequence[object], shown: int) -> str:
+    """Return the first items as an enumeration, and how many more there are."""
+    more = f" and {len(items) - shown} more" if len(items) > shown else ""
+    return ", ".join(map(str, items[:shown])) + more
 
 
 def counted(number: int, word: str) -> str:

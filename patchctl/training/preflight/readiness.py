@@ -19,6 +19,7 @@ from patchctl.doc import Doc
 from patchctl.doctor.runtime import info_version
 from patchctl.findings.report import Finding, Level, Report
 from patchctl.terminal.progress import size_text
+from patchctl.terminal.text import abridged
 from patchctl.training.preflight import machine as m
 from patchctl.training.preflight.case import Case
 from patchctl.training.preflight.checks import all_findings
@@ -160,8 +161,7 @@ def _shared_addresses(cases: Mapping[str, Case], accepted: Collection[str]) -> I
     trait = "addresses of devices"
     for nodes in dict.fromkeys(tuple(titles) for titles in holders.values() if len(titles) > 1):
         shared = [address for address, titles in holders.items() if tuple(titles) == nodes]
-        value = f"{shared[0]} and {len(shared) - 1} more" if len(shared) > 1 else shared[0]
-        yield Odd(trait, f"{value} on devices of all of these", None, nodes, trait not in accepted)
+        yield Odd(trait, f"{abridged(shared, 1)} on devices of all of these", None, nodes, trait not in accepted)
 
 
 def _version(probe: str) -> Callable[[Case], str | None]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 from patchctl.doc import Doc
 from patchctl.findings.formats import MachineFinding, machine_text, of_machine
 from patchctl.findings.report import Finding
-from patchctl.terminal.text import one_line, visible_line
+from patchctl.terminal.text import abridged, one_line, visible_line
 from patchctl.training.preflight.checks import AREAS
 from patchctl.training.preflight.readiness import Odd, Readiness
 
@@ -170,5 +170,4 @@ def _findings(found: Readiness, total: int, style: Style) -> Iterator[str]:
 def _names(titles: Sequence[str], total: int) -> str:
     if len(titles) == total and total > 1:
         return "all nodes"
-    shown = ", ".join(visible_line(t) for t in titles[:_SHOWN])
-    return shown if len(titles) <= _SHOWN else f"{shown} and {len(titles) - _SHOWN} more"
+    return abridged([visible_line(title) for title in titles], _SHOWN)

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from patchctl.findings.report import Finding, Level, looked_at
 from patchctl.terminal.progress import size_text
+from patchctl.terminal.text import abridged
 from patchctl.training.preflight import machine as m
 from patchctl.training.preflight.case import Case
 from patchctl.training.preflight.tool_output import Device, Smi
@@ -95,10 +96,9 @@ def _health(found: Smi) -> Finding:
 def _use(found: Smi) -> Iterator[Finding]:
     busy = [d for d in found.devices if d.used > IDLE_SHARE * d.total]
     if busy:
-        what = ", ".join(f"{_name(d)} {size_text(d.used)} of {size_text(d.total)}" for d in busy[:4])
-        more = f" and {len(busy) - 4} more" if len(busy) > 4 else ""
+        what = abridged([f"{_name(d)} {size_text(d.used)} of {size_text(d.total)}" for d in busy], 4)
         todo = "end what runs there (the processes are at the end of `npu-smi info`); a killed run can leave workers behind"
-        yield looked_at("devices", "memory in use", "error", f"{what}{more}", todo)
+        yield looked_at("devices", "memory in use", "error", what, todo)
     elif found.processes:
         pids = ", ".join(str(pid) for _, _, pid, _ in found.processes[:8])
         todo = "end them, or be sure that they need no memory"
@@ -126,12 +126,13 @@ def _files(case: Case) -> Finding:
         what = "; ".join([what, *lacks, *([f"without {', '.join(missing)}"] if missing else [])])
         return looked_at("devices", "device files", "error", what, todo)
     if closed:
-        more = f" and {len(closed) - 1} more" if len(closed) > 1 else ""
         todo = (
             "run as root, or as a user of the group that owns them (HwHiAiUser, 1000 as a rule), with the capability"
             " DAC_OVERRIDE in a container that drops all (vllm-ascend#2698, #9490)"
         )
-        return looked_at("devices", "device files", "error", f"{closed[0]}{more} may not be opened by this user", todo)
+        return looked_at(
+            "devices", "device files", "error", f"{abridged(closed, 1)} may not be opened by this user", todo
+        )
     return looked_at("devices", "device files", "ok", f"{what}, {', '.join(_MANAGERS)}")
 
 

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 
 from patchctl.findings.report import Finding, looked_at
+from patchctl.terminal.text import abridged
 from patchctl.training.preflight import machine as m
 from patchctl.training.preflight.case import Case
 from patchctl.training.preflight.tool_output import (
@@ -123,7 +124,7 @@ def _tls(ports: Mapping[int, DevicePort]) -> Iterator[Finding]:
         return
     todo = "on the host, on every node: for i in $(seq 0 15); do hccn_tool -i $i -tls -s enable 0; done"
     if off:
-        what = f"on for devices {_numbers(on)}, off for {_numbers(off)}: no link is made between them"
+        what = f"on for devices {abridged(on, 6)}, off for {abridged(off, 6)}: no link is made between them"
         yield looked_at("network", "TLS of devices", "error", what, todo)
     else:
         what = "on for all devices: every node has to have it on, with certificates that are valid"
@@ -147,16 +148,11 @@ def _addresses(case: Case, ports: Mapping[int, DevicePort]) -> Iterator[Finding]
         yield looked_at("network", name, "error", f"{', '.join(twice)} on more than one device", todo)
     if bare and case.nodes > 1:
         todo = "hccn_tool -i N -ip -s address A netmask M on the host; not where nodes are linked in a supernode"
-        yield looked_at("network", name, "warning", f"none on devices {_numbers(bare)}", todo, needed=False)
+        yield looked_at("network", name, "warning", f"none on devices {abridged(bare, 6)}", todo, needed=False)
 
 
 def _down(case: Case, ports: Mapping[int, DevicePort]) -> Iterator[Finding]:
     down = [n for n, port in ports.items() if port.link == "DOWN"]
     if down and case.nodes > 1:
         todo = "cable, optical module and switch; `hccn_tool -i N -link -g` until it says UP"
-        yield looked_at("network", "links of devices", "error", f"DOWN on devices {_numbers(down)}", todo)
-
-
-def _numbers(devices: list[int]) -> str:
-    shown = ", ".join(map(str, devices[:6]))
-    return shown if len(devices) <= 6 else f"{shown} and {len(devices) - 6} more"
+        yield looked_at("network", "links of devices", "error", f"DOWN on devices {abridged(down, 6)}", todo)

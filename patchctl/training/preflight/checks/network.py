@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 
 from patchctl.findings.report import Finding, looked_at
+from patchctl.terminal.text import abridged
 from patchctl.training.preflight import machine as m
 from patchctl.training.preflight.case import Case
 from patchctl.training.preflight.checks.hccl import check_hccl, reserved
@@ -44,9 +45,11 @@ def _ray_ports(taken: set[int]) -> Finding:
     if used:
         todo = "`ray status --address 127.0.0.1:6766` tells whether it is the Ray of this run; else end it, or choose other ports"
         return looked_at(
-            "network", name, "warning", f"{_listed(used)} in use: a Ray that runs already, or something else", todo
+            "network", name, "warning", f"{abridged(used, 6)} in use: a Ray that runs already, or something else", todo
         )
-    return looked_at("network", name, "ok", f"{_listed(RAY_PORTS)} are free (head and dashboard, on the first node)")
+    return looked_at(
+        "network", name, "ok", f"{abridged(RAY_PORTS, 6)} are free (head and dashboard, on the first node)"
+    )
 
 
 def _hccl_ports(taken: set[int], environment: Mapping[str, str]) -> Finding:
@@ -63,7 +66,7 @@ def _hccl_ports(taken: set[int], environment: Mapping[str, str]) -> Finding:
     what = f"{ports[0]} to {ports[-1]} ({source})"
     if used:
         todo = f"end what listens there (`ss -ltnp`), or {HCCL_BASE}=N with {HCCL_PORTS} free ports, the same on every node"
-        return looked_at("network", name, "error", f"{what}: {_listed(used)} in use", todo)
+        return looked_at("network", name, "error", f"{what}: {abridged(used, 6)} in use", todo)
     return looked_at("network", name, "ok", f"{what} are free")
 
 
@@ -134,7 +137,10 @@ def _interfaces(case: Case) -> Iterator[Finding]:
 
 
 def _unnamed(case: Case, known: Sequence[Interface]) -> Finding:
-    able = _listed([f"{i.name} ({', '.join(_outer(i))})" for i in known if i.up and _outer(i)]) or "none has an address"
+    able = (
+        abridged([f"{i.name} ({', '.join(_outer(i))})" for i in known if i.up and _outer(i)], 6)
+        or "none has an address"
+    )
     what = f"{IFNAMES[0]} and {IFNAMES[1]} are not set; up with an address: {able}"
     if case.nodes == 1:
         return looked_at("network", "interface", "ok", f"{what}; one node needs none")
@@ -190,9 +196,3 @@ def _master(case: Case, known: Sequence[Interface]) -> Iterator[Finding]:
 def _outer(interface: Interface) -> list[str]:
     """The addresses that another node could reach: not those of the machine or of the link alone."""
     return [a for a in interface.addresses if not a.startswith(("127.", "169.254.", "fe80:")) and a != "::1"]
-
-
-def _listed(items: Sequence[object]) -> str:
-    """As many as a line takes."""
-    shown = ", ".join(str(item) for item in items[:6])
-    return shown if len(items) <= 6 else f"{shown} and {len(items) - 6} more"

@@ -8,6 +8,7 @@ from typing import Any
 
 from patchctl.findings.report import Finding, looked_at
 from patchctl.manifest.types import profile_options
+from patchctl.terminal.text import abridged
 from patchctl.training.preflight import machine as m
 from patchctl.training.preflight.case import Case
 from patchctl.training.preflight.tool_output import records
@@ -92,7 +93,7 @@ def _tree(tree: Mapping[str, Any], apply: str) -> Finding:
     faults = [str(tree["problem"])] if tree.get("problem") else []
     edits = [str(path) for path in tree["edits"]] if isinstance(tree.get("edits"), list) else []
     if edits:
-        faults.append(f"changed since: {', '.join(edits[:4])}{f' and {len(edits) - 4} more' if len(edits) > 4 else ''}")
+        faults.append(f"changed since: {abridged(edits, 4)}")
     lock = str(tree.get("lock"))
     if lock not in ("equal", "silent"):
         faults.append(lock)
