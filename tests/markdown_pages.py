@@ -29,12 +29,12 @@ def pages_of(root: Path) -> Iterator[Path]:
 
 def links(text: str) -> Iterator[str]:
     """The targets of a page's links, without those in code."""
-    for _, line in _prose(text):
+    for _, line in prose(text):
         for found in _TARGET.finditer(_CODE.sub("", line)):
             yield found["target"] or found["angled"] or found["bare"]
 
 
-def _prose(text: str) -> Iterator[tuple[int, str]]:
+def prose(text: str) -> Iterator[tuple[int, str]]:
     """The lines outside fenced code, with their index."""
     fence: str | None = None
     for index, line in enumerate(text.splitlines()):
@@ -68,7 +68,7 @@ def section(text: str, anchor: str) -> str:
 def _headings(text: str) -> Iterator[tuple[int, int, str]]:
     """(index of the line, level, fragment) of each heading outside fenced code."""
     found: set[str] = set()
-    for index, line in _prose(text):
+    for index, line in prose(text):
         heading = _HEADING.match(line)
         if heading is None:
             continue

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO
 
-from patchctl.atomic import replace_file, replacing
+from patchctl.atomic import replacing
 from patchctl.bundle.layout import (
     DIGEST,
     DISTRIBUTION,
@@ -311,18 +311,10 @@ def _write(
         with replacing(out) as file:
             writing = _Writing(file, progress)
             writing.all(index, parts)
-            signature = _sign(out, file, writing, key) if key else None
+            signature = key.sign_beside(out, file, writing.digest.hexdigest()) if key else None
     except OSError as error:
         raise error_type(error)(f"cannot write the bundle: {error.strerror}", where=str(out)) from error
     return writing.size, writing.digest.hexdigest(), signature
-
-
-def _sign(out: Path, file: IO[bytes], writing: _Writing, key: SigningKey) -> Signature:
-    """Sign the file before it is renamed: the file of that name could be another by then."""
-    digest, beside = writing.digest.hexdigest(), signature_file(out)
-    file.flush()
-    replace_file(beside, key.sign(file.fileno(), digest))
-    return Signature(beside, (key.signer,), digest)
 
 
 class _Writing:

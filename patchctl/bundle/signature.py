@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Annotated
 
+from patchctl.atomic import replace_file
 from patchctl.doc import Doc
 from patchctl.errors import NotTrusted, WrongUse
 from patchctl.language.messages import message
@@ -146,6 +147,16 @@ class SigningKey:
         if said.sha256 != sha256:
             raise WrongUse(f"the {kind.name} was not written: it was modified while being signed", where=str(self.path))
         return said.out.encode()
+
+    def sign_beside(self, path: Path, file: IO[bytes], sha256: str, kind: Signable = BUNDLE) -> Signature:
+        """Sign the open file that is to be `path`, and write its signature. Raises what `sign` raises.
+
+        Before it is renamed: the file of that name could be another by then.
+        """
+        file.flush()
+        held = signature_file(path)
+        replace_file(held, self.sign(file.fileno(), sha256, kind))
+        return Signature(held, (self.signer,), sha256)
 
 
 @functools.cache

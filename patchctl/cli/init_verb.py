@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -38,28 +40,23 @@ def command(
     \b
     Examples:
       patchctl init humanize 4.12.3 --sdist humanize --dir humanize-patches
-      patchctl init slime v0.1.0 --git https://github.com/THUDM/slime.git
+      patchctl init slime v0.3.1 --git https://github.com/THUDM/slime.git
     """
     from patchctl.atomic import filling
     from patchctl.cli.lock_verb import lock_stack
     from patchctl.manifest.distribution import Distribution
-    from patchctl.pin.first import begin, check_place
-    from patchctl.source.types import SourceOptions
+    from patchctl.manifest.types import Upstream
+    from patchctl.pin.first import UNKNOWN, begin, check_place, declare
 
     if not (git or sdist):
         raise WrongUse("where is the upstream?", hint="name its repository with --git URL, or --sdist PROJECT, or both")
     root = folder.absolute()
     check_place(root, name, git)
-    mirrors = {name: [url for one in sources.mirrors for upstream, _, url in [one.partition("=")] if upstream == name]}
-    options = SourceOptions(
-        source=sources.source if git else "sdist",
-        mirrors=mirrors,
-        offline=sources.offline,
-        cache=app.cache_folder,
-    )
     progress = app.progress(as_json=False)
     with filling(root, last="manifests") as staged:
-        stack, notes = begin(staged, name, [*git], sdist, wanted, options, progress)
+        app.distribution = declare(staged, name, Upstream(name, UNKNOWN, [*git], sdist))
+        options = (sources if git else replace(sources, source="sdist")).options()
+        stack, notes = begin(app.distribution, name, wanted, options, progress)
         lock_stack(Distribution.load(staged), stack, options, progress, check=False)
         written = sorted(path.relative_to(staged).as_posix() for path in staged.rglob("*") if path.is_file())
     progress.finish()
@@ -67,4 +64,8 @@ def command(
         print(f"written  {folder / path}")
     for note in notes:
         print(f"note     {note}")
-    print("next: " + (f"cd {folder} && " if folder != Path() else "") + f"patchctl new FEATURE --stack {name}")
+    print(
+        "next: "
+        + (f"cd {shlex.quote(str(folder))} && " if folder != Path() else "")
+        + f"patchctl new FEATURE --stack {name}"
+    )

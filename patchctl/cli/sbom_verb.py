@@ -71,8 +71,8 @@ def command(app: App, profile: str, form: str, workspace: Path | None, out: Path
         raise WrongUse(what, hint=f"{sys.executable} -m pip install {needs[0]}")
     if sign and (form != "in-toto" or out == Path("-")):
         raise WrongUse("--sign signs a statement in a file", hint="add --format in-toto --out FILE")
-    from patchctl.atomic import replace_file
-    from patchctl.bundle.signature import STATEMENT, SigningKey, signature_file
+    from patchctl.atomic import replacing
+    from patchctl.bundle.signature import STATEMENT, SigningKey
     from patchctl.sbom.contents import contents_of, state_of
 
     key = SigningKey.load(sign) if sign else None
@@ -81,11 +81,8 @@ def command(app: App, profile: str, form: str, workspace: Path | None, out: Path
     if out == Path("-"):
         sys.stdout.buffer.write(text.encode())
         return
-    replace_file(out.absolute(), text.encode())
-    if key:
-        with out.open("rb") as file:
-            replace_file(
-                signature_file(out.absolute()),
-                key.sign(file.fileno(), hashlib.sha256(text.encode()).hexdigest(), STATEMENT),
-            )
+    with replacing(out.absolute()) as file:
+        file.write(text.encode())
+        if key:
+            key.sign_beside(out.absolute(), file, hashlib.sha256(text.encode()).hexdigest(), STATEMENT)
     print(f"wrote {out}")

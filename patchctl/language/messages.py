@@ -19,10 +19,10 @@ TRANSLATED = ("doctor",)
 """The verbs whose every line has a translation; the others stay in English, as half a page helps nobody."""
 VARIABLES = ("PATCHCTL_LANG", "LC_ALL", "LC_MESSAGES", "LANG")
 CATALOGUE = Path(__file__).with_name("zh_CN.po")
-# Traditional Chinese (zh_TW, zh_HK) has no catalogue.
-_SIMPLIFIED = re.compile(r"(?i)zh([_-](cn|sg|hans)\b.*)?(\.|@|$)")
+# Compiled where they are used: this module is imported in every run. Traditional Chinese (zh_TW, zh_HK) has no catalogue.
+_SIMPLIFIED = r"(?i)zh([_-](cn|sg|hans)\b.*)?(\.|@|$)"
 _SEPARATORS = {", ": "、", "; ": "；"}
-_ENTRY = re.compile(r'^msgid ((?:"[^\n]*"\n)+)msgstr ((?:"[^\n]*"(?:\n|$))+)', re.M)
+_ENTRY = r'(?m)^msgid ((?:"[^\n]*"\n)+)msgstr ((?:"[^\n]*"(?:\n|$))+)'
 
 
 class Translatable(str):
@@ -75,7 +75,7 @@ def use(language: str) -> None:
 def chosen(option: str | None, environment: Mapping[str, str] = os.environ) -> str:
     """Return the language: `--lang`, else the first variable that is set, as far as standard output can show it."""
     name = option or next((value for key in VARIABLES if (value := environment.get(key))), "")
-    return CHINESE if _SIMPLIFIED.match(name) and _shows_chinese() else ENGLISH
+    return CHINESE if re.match(_SIMPLIFIED, name) and _shows_chinese() else ENGLISH
 
 
 def _shows_chinese() -> bool:
@@ -96,7 +96,7 @@ def _entries(text: str) -> Iterator[tuple[str, str]]:
     import ast  # read in Chinese runs alone: it costs English ones milliseconds
 
     # A .po string is a Python literal, too, and neighbours are joined in both.
-    for found in _ENTRY.finditer(text):
+    for found in re.finditer(_ENTRY, text):
         template, translation = (ast.literal_eval(f"({group})") for group in found.groups())
         if template:
             yield template, translation

@@ -6,7 +6,7 @@ import json
 import re
 import shlex
 from collections.abc import Iterator, Sequence
-from email import message_from_string
+from dataclasses import asdict, replace
 from pathlib import Path
 from string import Template
 
@@ -14,7 +14,7 @@ from patchctl.atomic import make_folder, replace_file
 from patchctl.errors import LocalEdits, WrongUse
 from patchctl.manifest.distribution import Distribution
 from patchctl.manifest.typeinfo import shape_of
-from patchctl.manifest.types import FORMAT, GitUrl, Name, Stack
+from patchctl.manifest.types import FORMAT, GitUrl, Name, Stack, Upstream
 from patchctl.pin.generated import BaseReader
 from patchctl.pin.pin import find_pin, newest, write_pin
 from patchctl.source.types import SourceOptions
@@ -28,9 +28,9 @@ _FILES = {
     "tests/behaviour/harness.py": "harness.py.in",
     ".github/workflows/patches.yml": "patches.yml.in",
 }
-_UNKNOWN = "NOASSERTION"  # SPDX's word for a licence that no one has looked up
+UNKNOWN = "NOASSERTION"  # SPDX's word for a licence that no one has looked up
 _IGNORED = "edit/\nworkspace/\n__pycache__/\n"
-ENTRIES = ("manifests", "patches", ".gitignore", *dict.fromkeys(name.partition("/")[0] for name in _FILES))
+_ENTRIES = ("manifests", "patches", ".gitignore", *dict.fromkeys(name.partition("/")[0] for name in _FILES))
 _NO_PACKAGES = {"test", "tests", "doc", "docs", "example", "examples", "benchmark", "benchmarks", "scripts", "tools"}
 
 
@@ -45,28 +45,34 @@ def check_place(root: Path, name: str, git: Sequence[str]) -> None:
             raise WrongUse(what, hint=hint)
     if not root.parent.is_dir():
         raise WrongUse(f"there is no folder {root.parent}", hint=f"mkdir -p {shlex.quote(str(root.parent))}")
-    there = [str(root / entry) for entry in ENTRIES if (root / entry).exists()]
+    there = [str(root / entry) for entry in _ENTRIES if (root / entry).exists()]
     if there:
         raise LocalEdits("these are there already", there, hint="take an empty folder: --dir DIR")
 
 
-def begin(
-    root: Path, name: str, git: list[str], sdist: str | None, wanted: str, options: SourceOptions, progress: Progress
-) -> tuple[Stack, list[str]]:
-    """Write a distribution of one upstream at one revision into a folder that has none. Return its stack, and what a person
-    has to do.
+def declare(root: Path, name: str, upstream: Upstream) -> Distribution:
+    """Write upstreams.yaml with one upstream, and read it back. Raises InvalidManifest for what no manifest takes."""
+    # Every value is JSON, which is YAML too.
+    facts = (f"    {key}: {json.dumps(value, ensure_ascii=False)}" for key, value in asdict(upstream).items() if value)
+    text = "\n".join([f"schema: {FORMAT}", "upstreams:", f"  {name}:", *facts]) + "\n"
+    _write(root / "manifests" / "upstreams.yaml", text)
+    return Distribution.load(root)
 
-    Raises what `find_pin` raises, InvalidManifest for an address or a name that no manifest takes.
+
+def begin(
+    dist: Distribution, name: str, wanted: str, options: SourceOptions, progress: Progress
+) -> tuple[Stack, list[str]]:
+    """Write the first stack of the upstream that is declared, its profile, and the files beside. Return the stack, and
+    what a person has to do.
+
+    Raises what `find_pin` raises.
     """
-    upstreams = root / "manifests" / "upstreams.yaml"
-    _write(upstreams, _upstreams(name, git, sdist, name, _UNKNOWN, {}))
-    dist = Distribution.load(root)
+    root = dist.root
     pinned = find_pin(dist, newest(dist, name, wanted), wanted, options, progress)
     with BaseReader(pinned.bases) as source:
-        said = message_from_string(_metadata(source))
-        packages = dict(_packages(source, name))
-    summary, license_ = str(said.get("Summary") or name), str(said.get("License-Expression") or _UNKNOWN)
-    _write(upstreams, _upstreams(name, git, sdist, summary, license_, packages))
+        said, packages = source.metadata(), dict(_packages(source, name))
+    summary, license_ = str(said.get("Summary") or name), str(said.get("License-Expression") or UNKNOWN)
+    declare(root, name, replace(dist.upstream(name), summary=summary, license=license_, packages=packages))
     write_pin(pinned)
     profile = (
         f"schema: {FORMAT}\nname: {name}\nsummary: {name} with our patches.\nstacks: {{{name}: {pinned.stack.name}}}\n"
@@ -81,7 +87,7 @@ def begin(
         *pinned.notes,
         "put your patchctl's address into .github/workflows/patches.yml in place of OWNER/patchctl@TAG",
     ]
-    if license_ == _UNKNOWN:
+    if license_ == UNKNOWN:
         notes.append("no file says its licence as an SPDX expression: write it into manifests/upstreams.yaml")
     if not packages:
         notes.append("no package was found at the tree's top or in src/: write them into manifests/upstreams.yaml")
@@ -91,21 +97,6 @@ def begin(
 def _write(file: Path, text: str) -> None:
     make_folder(file.parent)
     replace_file(file, text.encode())
-
-
-def _upstreams(
-    name: str, git: list[str], sdist: str | None, summary: str, license_: str, packages: dict[str, str]
-) -> str:
-    """The text of upstreams.yaml; every value is JSON, which is YAML too."""
-    lines = [f"schema: {FORMAT}", "upstreams:", f"  {name}:"]
-    facts = {"summary": summary, "license": license_, "git": git, "sdist": sdist, "packages": packages}
-    lines += [f"    {key}: {json.dumps(value, ensure_ascii=False)}" for key, value in facts.items() if value]
-    return "\n".join(lines) + "\n"
-
-
-def _metadata(source: BaseReader) -> str:
-    file = source.archived.get(b"PKG-INFO")
-    return file.data.decode("utf-8", "replace") if file is not None else ""
 
 
 def _packages(source: BaseReader, name: str) -> Iterator[tuple[str, str]]:

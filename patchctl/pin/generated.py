@@ -7,6 +7,7 @@ import ast
 import re
 from collections.abc import Iterator, Sequence
 from types import TracebackType
+from typing import TYPE_CHECKING
 
 from patchctl.errors import WrongUse
 from patchctl.git.catfile import ObjectReader
@@ -18,6 +19,9 @@ from patchctl.source.cache import read_record
 from patchctl.source.config import archive_limits
 from patchctl.source.types import Base
 from patchctl.terminal.text import visible_line
+
+if TYPE_CHECKING:
+    from email.message import Message
 
 _TOP_LEVEL = re.compile(r"(?m)^(?=[A-Za-z_]+:)")
 # Where upstreams name the files that their build writes.
@@ -65,12 +69,16 @@ class BaseReader:
                 return found
         return None
 
-    def project_in_archive(self) -> tuple[str, str] | None:
-        """The project and the version that the archive's PKG-INFO names."""
+    def metadata(self) -> Message:
+        """The archive's PKG-INFO; empty if there is none."""
         from email import message_from_bytes
 
         file = self.archived.get(b"PKG-INFO")
-        found = message_from_bytes(file.data if file is not None else b"")
+        return message_from_bytes(file.data if file is not None else b"")
+
+    def project_in_archive(self) -> tuple[str, str] | None:
+        """The project and the version that the archive's PKG-INFO names."""
+        found = self.metadata()
         name, version = found.get("Name"), found.get("Version")
         return (str(name), str(version)) if name and version else None
 

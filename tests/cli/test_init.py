@@ -116,6 +116,8 @@ def test_from_an_index_alone(origin: Made, tmp_path: Path) -> None:
         (("greeter", "1.0", "--sdist", "greeter"), 3, "no place has a source distribution"),
         (("greeter", "1.0", "--sdist", "-e ."), 2, "sdist"),
         (("greeter", "1.0", "--sdist", "greeter", "--dir", "new/below"), 2, "mkdir -p"),
+        (("greeter", "v1.0", "--git", "ORIGIN", "--mirror", "other=/a/folder"), 2, "no upstream 'other'"),
+        (("greeter", "v1.0", "--git", "ORIGIN", "--mirror", "/a/folder"), 2, "--mirror"),
     ],
 )
 def test_what_cannot_be_begun_leaves_nothing(

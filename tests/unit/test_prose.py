@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from markdown_pages import prose
 
 ROOT = Path(__file__).parents[2]
 RULES = yaml.safe_load(Path(__file__).with_name("prose.yaml").read_text(encoding="utf-8"))
@@ -38,8 +39,8 @@ def faults(text: str) -> Iterator[str]:
 
 def paragraphs(page: str) -> Iterator[str]:
     """The prose of a page, an item of a list by itself; no code, no table, no heading."""
-    page = re.sub(r"```.*?```|<!--.*?-->", "", page, flags=re.DOTALL)
-    for block in re.split(r"\n\s*\n", page):
+    page = re.sub(r"<!--.*?-->", "", page, flags=re.DOTALL)
+    for block in re.split(r"\n\s*\n", "\n".join(line for _, line in prose(page))):
         lines = [line for line in block.splitlines() if not line.startswith(("    ", "|", "#"))]
         yield from (item for item in re.split(r"\n(?=\s*(?:- |\d+\. ))", "\n".join(lines)) if item.strip())
 
@@ -68,8 +69,8 @@ def words_of(source: str) -> Iterator[str]:
 def test_pages(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
     tables = "\n".join(line for line in text.splitlines() if line.startswith("|"))
-    prose = [*paragraphs(text), *tables.splitlines()]
-    assert [fault for one in prose for fault in faults(" ".join(one.split()))] == []
+    read = [*paragraphs(text), *tables.splitlines()]
+    assert [fault for one in read for fault in faults(" ".join(one.split()))] == []
     said = [s for one in paragraphs(text) for s in sentences(one) if s.count(",") < LIST]
     long = [s for s in said if len(s.split()) > RULES["limit"]]
     assert long == []
