@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -169,8 +170,10 @@ def own_requirements(dist: Distribution, new: str) -> str | None:
     # Includes the locks, so that versions stay where possible, and declared.txt, so that unmoved stacks need no source.
     for file in there.folder.iterdir():
         data = file.read_bytes()
-        own = data.replace(f'name: "{named}"'.encode(), f'name: "{new}"'.encode(), 1)
-        replace_file(folder / file.name, own if file.name == "set.yaml" else data)
+        if file.name == "set.yaml":  # its summary may name the release, too
+            data = re.sub(rb"(?m)^name: .*", f'name: "{new}"'.encode(), data)
+            data = re.sub(rb"(?m)^summary: .*", lambda line: line[0].replace(named.encode(), new.encode()), data)
+        replace_file(folder / file.name, data)
     return new
 
 

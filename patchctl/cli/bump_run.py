@@ -176,7 +176,8 @@ class _Bump:
     def _write_what_follows(self, old: Release, new: Mapping[str, Stack]) -> None:
         """What follows from the release: its requirements, and the generated pages. Raises NoSolution."""
         if (named := own_requirements(self.dist, self.state.new)) is not None:
-            self._write_release(old, new, named)
+            if self.dist.release(self.state.new).requirements != named:  # else what was edited since stays
+                self._write_release(old, new, named)
             relock(self.dist, self.options, self.progress, check=False, only=named)
         write_documents(self.dist, output_pages(self.dist.root), check=False, strict=False)
 

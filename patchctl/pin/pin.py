@@ -122,7 +122,7 @@ def _new_stack(
     _check_free(dist, like.upstream, own)
     sdist = _sdist(upstream, str(version) if version else None, options, progress, tried)
     if revision is None and sdist is None:
-        hint = "PIP_INDEX_URL, PIP_FIND_LINKS or pip's configuration name other package indexes; a version, as 0.9.1"
+        hint = "PIP_INDEX_URL, PIP_FIND_LINKS or pip's configuration name other package indexes; a version, as 1.2.3"
         raise SourceUnavailable(f"{like.upstream}: no place has a source distribution of {wanted}", tried, hint=hint)
     pin = Pin(revision.commit, None, revision.tag, sdist) if revision else Pin(None, sdist=sdist)
     return replace(

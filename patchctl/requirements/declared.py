@@ -17,7 +17,7 @@ from patchctl.errors import BadManifest, SourceUnavailable, Where
 from patchctl.git.catfile import ObjectReader
 from patchctl.identify.lists import read_tree_list
 from patchctl.manifest.distribution import Distribution
-from patchctl.requirements.sets import NamedSet
+from patchctl.requirements.sets import FOLDER, NamedSet
 from patchctl.source.obtain import obtain
 from patchctl.source.types import SourceOptions
 from patchctl.terminal.progress import Progress
@@ -69,7 +69,8 @@ def collect(
             for path in files:
                 entry = tree.get(path.encode())
                 if entry is None:
-                    hint = f"`--mirror {upstream}=URL` adds a git repository"
+                    file = FOLDER / named.value.name / "set.yaml"
+                    hint = f"`--mirror {upstream}=URL` adds a git repository; or take it out of `declared` in {file}"
                     raise SourceUnavailable(f"{upstream} in form {base.form} has no {path}", [], hint=hint)
                 data = reader.read(entry.id)[1]
                 found.append(Declared(upstream, stack.name, path, entry.id, tuple(parse(path, data))))

@@ -15,6 +15,8 @@ from json_schema import faults
 from killing import killed, points
 from on_disk import snapshot
 
+from patchctl.errors import SourceUnavailable
+
 pytestmark = pytest.mark.heavy("whole bumps, killed at many points")
 
 RELEASE = 'schema: 1\nname: "2001.01"\nsummary: The first.\nstacks: {greeter: v1, clock: v2}\n'
@@ -167,6 +169,25 @@ def test_an_import_that_nothing_provides_stops_it_once(made: Made) -> None:
     assert "2001.02" not in made.good("list", "releases")
     found = bump(made, "--continue", code=20)
     assert found["status"] == "done" and "2001.02" in made.good("list", "releases")
+
+
+def test_what_was_edited_at_a_stop_stays(made: Made) -> None:
+    """The new source lacks a file of the release's requirements; until that is mended, the release's file may be edited."""
+    where = "manifests/requirements/own/set.yaml"
+    text = "schema: 1\nname: own\nsummary: Of own.\npython: '3.12'\nexclude_newer: '2026-01-01T00:00:00Z'\n"
+    declared = f"# clock v2: needs.txt {'0' * 40}\n"
+    write_files(made.root, {where: f"{text}declared:\n  - {{upstream: clock, file: needs.txt}}\n"})
+    write_files(made.root, {"manifests/requirements/own/declared.txt": declared})
+    made.edit("manifests/releases/2001.01.yaml", "stacks:", "requirements: own\nstacks:")
+    both_go_on(made)
+    said = begin(made, code=SourceUnavailable.code)["error"]
+    assert "take it out of `declared` in manifests/requirements/2001.02/set.yaml" in said["hint"]
+    assert 'name: "2001.02"\nsummary: Of 2001.02.\n' in (made.root / where.replace("own", "2001.02")).read_text()
+    file = made.root / "manifests/releases/2001.02.yaml"
+    edited = file.read_text() + "note: Edited.\n"
+    file.write_text(edited)
+    bump(made, "--continue", code=SourceUnavailable.code)
+    assert file.read_text() == edited
 
 
 def test_a_patch_can_be_left_out(made: Made) -> None:
