@@ -99,7 +99,7 @@ class Metric:
     def computed_by(self, shown: Callable[[str], str] = str) -> str:
         """Who computes it in which version, each place as `shown` writes it."""
         places = list(self.sources.values())
-        if len(places) == len(VERSIONS) and len(set(places)) == 1:
+        if self.sources.keys() == VERSIONS.keys() and len(set(places)) == 1:
             return shown(places[0])
         only = " alone" if len(places) == 1 else ""
         return (

@@ -74,21 +74,31 @@ def _is_named(file: Path, config: pytest.Config) -> bool:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Writes each test's marks into the JUnit report, where `patchctl prove` reads them."""
+    """Writes each test's marks into the JUnit report, where `patchctl prove` reads them. Of other versions it has no tests to see."""
     for item in items:
         item.user_properties += [("mark", mark.name) for mark in item.iter_markers() if mark.name in MARKS]
+    if config.getoption("--used"):  # a run of prove, which takes a skipped test for none that was run
+        others = [item for item in items if _of_other_versions(item)]
+        items[:] = [item for item in items if item not in others]
+        config.hook.pytest_deselected(items=others)
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Skips what the mark `stack` says is of other versions, before any fixture of it runs."""
+    if reason := _of_other_versions(item):
+        pytest.skip(reason)
+
+
+def _of_other_versions(item: pytest.Item) -> str | None:
     for mark in item.iter_markers("stack"):
         upstream, versions = mark.args
         given = item.config.getoption("--trees")
         named = _given(Path(given), tuple(item.config.getoption("--stack"))).stack(upstream) if given else None
         stack = named or stack_of(upstream, release=os.environ.get("PATCHCTL_RELEASE"))
         if not SpecifierSet(versions, prereleases=True).contains(index_version(stack)):
-            pytest.skip(f"of {upstream} {versions}, and the tree is of {stack.name}")
+            return f"of {upstream} {versions}, and the tree is of {stack.name}"
+    return None
 
 
 @pytest.fixture(scope="session")

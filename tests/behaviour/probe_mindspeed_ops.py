@@ -3,7 +3,9 @@
 import json
 
 import mindspeed_on_cpu
+import triton_names
 
+triton_names.install()
 mindspeed_on_cpu.install()
 
 import mindspeed_ops  # noqa: E402

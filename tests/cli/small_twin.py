@@ -28,7 +28,8 @@ def make_twin(folder: Path, features: Collection[str], revisions: Iterable[str],
             folder / "parts" / one.name, [_upstream(real.stack(*s), features, real) for s in one.stacks.items()]
         )
         for upstream, stack in one.stacks.items():
-            _take_over(part, made, real.stack(upstream, stack))
+            if not (made.root / f"manifests/stacks/{upstream}/{stack}.yaml").exists():  # two releases may have it
+                _take_over(part, made, real.stack(upstream, stack))
         sets = {"schema": 1, "name": one.name, "summary": one.summary, "stacks": dict(one.stacks)}
         write_files(made.root, {f"manifests/releases/{one.name}.yaml": yaml.safe_dump(sets, sort_keys=False)})
     shutil.rmtree(folder / "parts")

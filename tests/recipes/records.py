@@ -166,5 +166,6 @@ def _locks() -> dict[str, StackLock]:
 
 if __name__ == "__main__":  # what changed beside the runs: patches, recipes, the texts
     for one in RELEASES.values():
-        place = REPO / "docs/evidence" / one.page
+        if not (place := REPO / "docs/evidence" / one.page).is_dir():
+            continue  # of which no run is on record
         Records(recipes(one.name), place, place.with_name(f"{one.page}.md"), one).write()

@@ -102,6 +102,9 @@ def test_the_page_says_what_the_table_does() -> None:
 @pytest.mark.parametrize("of", RELEASES.values(), ids=RELEASES)
 def test_the_page_says_what_the_records_do(of: OfRelease) -> None:
     folder = REPO / "docs/evidence" / of.page
+    if not folder.is_dir():
+        assert not folder.with_name(f"{of.page}.md").exists()
+        pytest.skip(f"no run of {of.name} is on record")
     assert (
         folder.with_name(f"{of.page}.md").read_text(encoding="utf-8")
         == Records(OF_RELEASE[of.name], folder, of=of).page()
@@ -115,7 +118,7 @@ def test_the_page_says_what_the_records_do(of: OfRelease) -> None:
         f"--release {NEWEST.name} --only qwen2.5-1.5b/grpo --steps 3",
         "--only a/b --with A=1 --records kept",
         "--with A=1",
-        "--release 2026.12",
+        "--release 2099.12",
     ],
 )
 def test_what_a_run_cannot_do_is_refused_before_anything_starts(words: str) -> None:

@@ -10,10 +10,12 @@ from pathlib import Path
 import pytest
 from pins import REPO, distribution
 
-from patchctl.catalog.evidence import read_record
+from patchctl.catalog import evidence
 from patchctl.manifest.series import SHARED
 from patchctl.stack.plan import load_patches
 
+# Whose versions are those of packages that no manifest pins.
+OF_OTHERS = ("old_vllm.py", "test_vllm_import_compat.py")
 FOLDERS = ["patchctl", "benchmarks", "standins", "tests/behaviour", "tests/image", "patches/*/*/*/tests"]
 
 
@@ -53,7 +55,7 @@ def test_no_version_is_written_outside_manifests(folder: str) -> None:
     for file in files:
         for node in literals(ast.parse(file.read_text(encoding="utf-8"))):
             # The path of another stack's probes is no version: what is not there any more fails by itself.
-            if pattern.search(str(node.value)) and not _is_ours(str(node.value)):
+            if pattern.search(str(node.value)) and not _is_ours(str(node.value)) and file.name not in OF_OTHERS:
                 found.append(f"{file.relative_to(REPO)}:{node.lineno}: {str(node.value)[:60]!r}")
     assert files and found == []
 
@@ -78,18 +80,26 @@ def test_no_test_names_the_folder_of_another_stack() -> None:
 
 
 def test_no_run_on_record_read_a_file_of_another_stack() -> None:
-    """A file that a record names with its old place, and that moved to shared/ since, is not there any more."""
+    """But of the stack that its tests are inherited from. A file that a record names with its old place, and that moved to shared/ since,
+    is not there any more.
+    """
     dist = distribution()
     folders = {f"patches/{upstream}/{stack}/" for upstream, stack in dist.stacks}
     found, read = set(), 0
     for (upstream, name), stack in dist.stacks.items():
         for patch in load_patches(dist, stack):
-            record = read_record(dist.root, upstream, name, patch.feature)
+            record = evidence.read_record(dist.root, upstream, name, patch.feature)
+            given = (*evidence.tests_of(dist, stack, patch.feature), *evidence.mutants_of(dist, stack, patch.feature))
+            inherited = {f"{Path(file).parents[1].as_posix()}/" for file in given}
             for run in [record.tests, *record.mutants.values()] if record else []:
                 for file in run.files if run else ():
                     read += 1
                     others = folders - {f"patches/{upstream}/{name}/"}
-                    if any(map(file.startswith, others)) and (dist.root / file).exists():
+                    if (
+                        any(map(file.startswith, others))
+                        and not any(map(file.startswith, inherited))
+                        and (dist.root / file).exists()
+                    ):
                         found.add((patch.feature, Path(file).name))
     assert read
     assert found <= READ_OF_ANOTHER_STACK

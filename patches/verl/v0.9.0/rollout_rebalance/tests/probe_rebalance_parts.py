@@ -175,12 +175,15 @@ class Engine:
     async def is_paused(self):
         return self.paused
 
+    async def pause_generation(self, **settings):
+        self.paused = True
+
 
 def running():
     from verl.workers.rollout.rebalance.running import RunningRequests
 
     config = SimpleNamespace(max_num_seqs=8, rollout_rebalance=SimpleNamespace(max_moves=1))
-    server = SimpleNamespace(engine=Engine(), config=config, global_steps=3)
+    server = SimpleNamespace(engine=Engine(), config=config, global_steps=3, _submission_paused=False)
     return server, RunningRequests(server)
 
 
@@ -238,13 +241,22 @@ async def refusing(_):
     return found
 
 
+async def behind_the_gate(_):
+    """The trainer has closed verl's gate, and has not paused the engine yet."""
+    server, requests = running()
+    server._submission_paused = True
+    return (await requests.refuses(3)).stop_reason
+
+
 async def the_trainers_abort(_):
     """Verl's own method of a server, with nothing but the account of rollout_rebalance."""
     server, requests = running()
     outputs = await watched(requests, server, "a", (5, None), (6, None))
     await requests.move({"a": "there"})
     real = vllm_async_server.vLLMHttpServer.__new__(vllm_async_server.vLLMHttpServer)
-    real._rebalance, real.engine = requests, server.engine
+    real._rebalance, real.engine, real.node_rank = requests, server.engine, 0
+    real._admitting, real._resume_event = 0, asyncio.Event()
+    server.engine.output_processor = SimpleNamespace(request_states={})
     await real.abort_all_requests()
     found = [(one.leaves_for, one.movable) for one in requests._requests.values()]
     await outputs.aclose()
@@ -279,6 +291,14 @@ async def both_parts(_):
     }
 
 
+async def cached(_):
+    """How many tokens of the prompt were in a cache, of an answer whose second part had them and the first part's."""
+    from verl.workers.rollout.rebalance.moved import joined
+
+    first = output([1, 2], 4, {"global_steps": 3, "num_cached_tokens": 2})
+    return joined(first, output([3], 5, {"global_steps": 3, "num_cached_tokens": 4})).extra_fields["num_cached_tokens"]
+
+
 async def a_client(_):
     """Verl's client asks for an answer, which leaves the first server for the second, and that for the first again."""
     asked, released = [], []
@@ -301,10 +321,13 @@ async def a_client(_):
 
     _, made = balancer({})
     made.add_servers({name: server(name) for name in "ab"})
+    made.move_session("a session", "a")
     balancing = handle(
         acquire_server=made.acquire_server,
         move_session=made.move_session,
         release_server=lambda server_id: (released.append(server_id), made.release_server(server_id)),
+        require_acquire_fields=lambda: [],
+        require_release_fields=lambda: [],
     )
     config = OmegaConf.create({"actor_rollout_ref": {"rollout": {"name": "vllm", "full_determinism": False}}})
     client = llm_server.LLMServerClient(config, balancing)
@@ -340,7 +363,8 @@ def of_class(config, another):
 
 async def another_class(model):
     server = of_class(rs.configuration(model), another=True)
-    server.engine = SimpleNamespace(output_processor=SimpleNamespace(request_states={}))
+    server.engine = Engine()
+    server.engine.output_processor = SimpleNamespace(request_states={})
     ended = await server.abort_all_requests()
     return {"length": server.config.max_model_len, "ended": ended["aborted_count"]}
 
@@ -358,8 +382,8 @@ async def classes(model):
 CASES = {
     one.__name__: one
     for one in (
-        of_a_dead_server, on_the_way, after_an_error, account, leaving, refusing, the_trainers_abort, both_parts, a_client,
-        another_class, classes,
+        of_a_dead_server, on_the_way, after_an_error, account, leaving, refusing, behind_the_gate, the_trainers_abort,
+        both_parts, cached, a_client, another_class, classes,
     )
 }  # fmt: skip
 

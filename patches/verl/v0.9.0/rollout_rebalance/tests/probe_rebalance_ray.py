@@ -54,6 +54,10 @@ def main():
         workers = [Worker.remote() for _ in range(2)]
         manager = await rs.llm_server.LLMServerManager.create(config, SimpleNamespace(world_size=2, workers=workers))
         client = manager.get_client()
+        if enable:  # all that are long at one server; without moves it is all one where they are
+            names = await manager.global_load_balancer.get_all_servers.remote()
+            for at in range(8):
+                await manager.global_load_balancer.move_session.remote(f"session {at}", names[at % 2])
         asked = [
             client.generate(
                 f"session {at}",

@@ -54,8 +54,10 @@ class Two:
         return f"session {self.number} {number}"
 
     def tail(self, client=None):
-        """Eight requests, of which every second one is short: verl's balancer sends the long ones to the first server."""
+        """Eight requests, of which every second one is short: the sessions of the long ones are at the first server."""
         self.number += 1
+        for at in range(8):
+            self.balancer.of._request_id_to_server[self.session(at)] = SECOND if at % 2 else FIRST
         ask = (client or self.client).generate
         asked = [
             ask(
@@ -266,7 +268,7 @@ async def off(model):
         second.add(len(states[1]))
         await asyncio.sleep(0.005)
     found = {
-        "balancer": f"{type(two.balancer.of).__module__}.{type(two.balancer.of).__name__}",
+        "balancer": type(two.balancer.of).__name__,
         "modules": rs.modules_of_the_patch(),
         "second": sorted(second),
         "answers": await answers(tasks),

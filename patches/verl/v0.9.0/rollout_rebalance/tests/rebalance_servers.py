@@ -90,7 +90,8 @@ async def servers(config, number=2):
 
 async def manager(config, made):
     """Verl's manager of these servers, with the load balancer that it makes of the configuration."""
-    llm_server.ray = SimpleNamespace(remote=lambda cls: SimpleNamespace(remote=lambda **given: Actor(cls(**given))))
+    for module in (llm_server, sys.modules[llm_server.GlobalRequestLoadBalancer.__module__]):
+        module.ray = SimpleNamespace(remote=lambda cls: SimpleNamespace(remote=lambda **given: Actor(cls(**given))))
     one = llm_server.LLMServerManager.__new__(llm_server.LLMServerManager)
     one.config, one.rollout_config = config, config.actor_rollout_ref.rollout
     one._load_balancer_cls = llm_server.GlobalRequestLoadBalancer

@@ -20,6 +20,7 @@ LONG, SHORT, PROMPT = 160, 4, 12
 LENGTHS = [LONG, SHORT] * 4
 CLOSE = 1e-4
 STEPS = {"global_steps", "min_global_steps", "max_global_steps"}
+CACHED = {"num_cached_tokens"}  # what later versions say besides
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +53,7 @@ def test_moved_requests_get_the_answers_of_those_that_stay(made: Any) -> None:
         assert len(one["log_probs"]) == len(one["tokens"])
         assert max(abs(a - b) for a, b in zip(one["log_probs"], other["log_probs"], strict=True)) < CLOSE
         assert one["stop_reason"] == "completed"
-        assert set(one["fields"]) == STEPS
+        assert set(one["fields"]) - CACHED == STEPS
 
 
 @pytest.mark.on
@@ -97,7 +98,7 @@ def test_the_trainers_abort_reaches_the_caller(made: Any) -> None:
         assert one["stop_reason"] == ("completed" if at % 2 else "aborted")
         assert one["tokens"] == stayed[at]["tokens"][: len(one["tokens"])]
         assert len(one["log_probs"]) == len(one["tokens"])
-        assert set(one["fields"]) == STEPS
+        assert set(one["fields"]) - CACHED == STEPS
     assert [(found[name]["tokens"], found[name]["stop_reason"]) for name in ("paused", "other weights")] == [
         ([], "aborted"),
         ([], "aborted"),
@@ -133,10 +134,10 @@ def test_a_server_that_fails_tells_its_callers_and_gets_nothing_more(made: Any) 
 @pytest.mark.off
 def test_off_is_upstreams_balancer_and_nothing_moves(upstream: Upstream, tiny_models: TinyModels) -> None:
     found = upstream.run("probe_rollout_rebalance.py", tiny_models.qwen3_moe, "off", **ENGINE)
-    assert found["balancer"] == "verl.workers.rollout.llm_server.GlobalRequestLoadBalancer"
+    assert found["balancer"] == "GlobalRequestLoadBalancer"
     assert found["modules"] == []
     assert found["second"] == [0], "how many ran there while the first server had any"
     assert found["status"] == ["active_servers", "registered_handles", "servers", "total_inflight"]
     assert lengths(found["answers"]) == LENGTHS
-    assert all(set(one["fields"]) == STEPS and one["stop_reason"] == "completed" for one in found["answers"])
+    assert all(set(one["fields"]) - CACHED == STEPS and one["stop_reason"] == "completed" for one in found["answers"])
     assert [one["stop_reason"] for one in found["ended"]] == ["aborted", "completed"] * 4

@@ -66,6 +66,14 @@ def test_a_server_with_other_weights_or_paused_takes_none(made: Any) -> None:
 
 
 @pytest.mark.on
+@pytest.mark.stack("verl", ">0.9")
+def test_verls_gate_and_what_it_says_of_caches(upstream: Upstream, tiny_models: TinyModels) -> None:
+    """A server whose gate is closed takes none; of a moved prompt the cached tokens are those of its first server."""
+    found = upstream.run("probe_rebalance_parts.py", tiny_models.qwen3_moe, "behind_the_gate", "cached", **ENGINE)
+    assert found == {"behind_the_gate": "aborted", "cached": 2}
+
+
+@pytest.mark.on
 def test_an_answer_has_the_tokens_and_the_counts_of_both_parts(made: Any) -> None:
     found = made["both_parts"]
     assert found["tokens"] == [1, 2, 3, 4, 5, 6]

@@ -47,6 +47,9 @@ REFUSED = {
 }
 
 
+ROUTER = [*ON, f"{ROLLOUT}.router_config_path=router.yaml"]
+
+
 @pytest.fixture(scope="module")
 def said(upstream: Upstream) -> Any:
     """What verl says to the settings of TAKEN, then to those of REFUSED."""
@@ -60,3 +63,13 @@ def test_settings_that_do_not_go_together_are_refused_before_ray_starts(said: An
     for wanted, message in zip(REFUSED, said[len(TAKEN) :], strict=True):
         assert message and wanted in message, (wanted, message)
         assert "rollout_rebalance" in message
+
+
+@pytest.mark.misuse
+@pytest.mark.stack("verl", ">0.9")
+def test_a_router_of_ones_own_is_refused(upstream: Upstream) -> None:
+    (message,) = upstream.run(
+        "probe_rebalance_refusals.py", json.dumps(ROUTER), need=["verl"], standins=["torchvision"], timeout=300
+    )
+    assert "rollout_rebalance" in message
+    assert "set actor_rollout_ref.rollout.router_config_path=null" in message

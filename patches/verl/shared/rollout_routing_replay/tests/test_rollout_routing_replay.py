@@ -24,24 +24,27 @@ TAKEN = [
     [*MEGATRON, R3, RECORDED],
     [*MEGATRON, R3, RECORDED, BYPASS],
     [*MEGATRON, R2],
-    [*MEGATRON, R2, f"{ACTOR}.router_replay.mode=R2"],
     [*MEGATRON, RECORDED, f"{ROLLOUT}.moe_load_balance_metrics_interval=1"],
     [*FULLY, R3, RECORDED],
 ]
 REFUSED = {
-    # What verl's own guide for Ascend names; its engines read megatron.router_replay and veomni.router_replay.
-    "is read by no engine: set actor_rollout_ref.actor.megatron.router_replay.mode=R3": [
-        *MEGATRON, f"{ACTOR}.router_replay.mode=R3", RECORDED,
-    ],
-    "strategy=fsdp replays no routes; use one of megatron, veomni": [*FSDP, f"{ACTOR}.router_replay.mode=R3"],
     "R3 has no routes to replay: set actor_rollout_ref.rollout.enable_rollout_routing_replay=True": [*MEGATRON, R3],
     "that nothing reads: set actor_rollout_ref.actor.megatron.router_replay.mode=R3": [*MEGATRON, R2, RECORDED],
     "that nothing reads: only strategy=megatron and veomni": [*FSDP, RECORDED],
     "set actor_rollout_ref.model.use_remove_padding=True": [*MEGATRON, R3, RECORDED, PADDED],
-    "set algorithm.rollout_correction.bypass_mode=False": [*MEGATRON, R2, BYPASS],
+    "algorithm.rollout_correction.bypass_mode=False": [*MEGATRON, R2, BYPASS],
     # Entry points that call verl's validate_config when Ray runs, or not at all; fully_async_policy has bypass mode on.
-    "strategy=fsdp replays no routes; use one of megatron": ["one_step_off_policy", *FSDP, f"{ACTOR}.router_replay.mode=R3"],
+    "only strategy=megatron and veomni replay them": ["one_step_off_policy", *FSDP, RECORDED],
     "in the pass that bypass mode leaves out: use mode=R3": [*FULLY, R2],
+}  # fmt: skip
+# What verl's own guide for Ascend named; its engines read megatron.router_replay and veomni.router_replay.
+TAKEN_OF_KEY = [[*MEGATRON, R2, f"{ACTOR}.router_replay.mode=R2"]]
+REFUSED_OF_KEY = {
+    "is read by no engine: set actor_rollout_ref.actor.megatron.router_replay.mode=R3": [
+        *MEGATRON, f"{ACTOR}.router_replay.mode=R3", RECORDED,
+    ],
+    "strategy=fsdp replays no routes; use one of megatron, veomni": [*FSDP, f"{ACTOR}.router_replay.mode=R3"],
+    "strategy=fsdp replays no routes; use one of megatron": ["one_step_off_policy", *FSDP, f"{ACTOR}.router_replay.mode=R3"],
 }  # fmt: skip
 END = "R3, an end that the model did not write"
 
@@ -53,11 +56,16 @@ def made(upstream: Upstream) -> dict[str, Any]:
     return dict(zip(cases, upstream.run("probe_rollout_routing_replay.py", *cases, **ENGINE), strict=True))
 
 
+def said(upstream: Upstream, settings: list[list[str]]) -> Any:
+    """What verl says to each."""
+    cases = map(json.dumps, settings)
+    return upstream.run("probe_router_replay_refusals.py", *cases, need=["verl"], standins=["torchvision"], timeout=300)
+
+
 @pytest.fixture(scope="module")
 def answers(upstream: Upstream) -> Any:
     """What verl says to the settings of TAKEN, then to those of REFUSED."""
-    cases = map(json.dumps, [*TAKEN, *REFUSED.values()])
-    return upstream.run("probe_router_replay_refusals.py", *cases, need=["verl"], standins=["torchvision"], timeout=300)
+    return said(upstream, [*TAKEN, *REFUSED.values()])
 
 
 def replayed(made: dict[str, Any]) -> bool:
@@ -78,6 +86,7 @@ def test_tokens_that_the_rollout_did_not_read_keep_the_routers_choice(made: dict
 
 
 @pytest.mark.on
+@pytest.mark.stack("verl", "<=0.9")
 def test_routes_are_stored_as_the_rollout_counts_them(made: dict[str, Any]) -> None:
     """Two layers of two experts in four bytes: upstream stores 32."""
     assert made["R3"]["bytes a token"] == 4
@@ -85,6 +94,7 @@ def test_routes_are_stored_as_the_rollout_counts_them(made: dict[str, Any]) -> N
 
 
 @pytest.mark.on
+@pytest.mark.stack("verl", "<=0.9")
 def test_r2_replays_more_experts_than_a_byte_counts(made: dict[str, Any]) -> None:
     many = made["R2, 384 experts"]
     assert max(expert for one in many["wanted"] for token in one for layer in token for expert in layer) > 255
@@ -92,6 +102,7 @@ def test_r2_replays_more_experts_than_a_byte_counts(made: dict[str, Any]) -> Non
 
 
 @pytest.mark.on
+@pytest.mark.stack("verl", "<=0.9")
 def test_a_byte_counts_256_experts_and_no_more(made: dict[str, Any]) -> None:
     one_more = made["R2, 257 experts"]
     assert max(expert for one in one_more["wanted"] for token in one for layer in token for expert in layer) == 256
@@ -129,4 +140,13 @@ def test_settings_that_replay_are_taken(answers: Any) -> None:
 @pytest.mark.misuse
 def test_settings_that_replay_nothing_are_refused_before_ray(answers: Any) -> None:
     for words, answer in zip(REFUSED, answers[len(TAKEN) :], strict=True):
+        assert answer is not None and words in answer, (words, answer)
+
+
+@pytest.mark.misuse
+@pytest.mark.stack("verl", "<=0.9")
+def test_a_key_that_no_engine_reads_is_refused_before_ray(upstream: Upstream) -> None:
+    taken, *refused = said(upstream, [*TAKEN_OF_KEY, *REFUSED_OF_KEY.values()])
+    assert taken is None
+    for words, answer in zip(REFUSED_OF_KEY, refused, strict=True):
         assert answer is not None and words in answer, (words, answer)
