@@ -142,7 +142,7 @@ def test_each_source_that_can_be_had_agrees_with_its_list(tmp_path: Path, upstre
     try:
         base = obtain_form(form, dist.upstream(upstream), stack, options, SilentProgress())
     except SourceUnavailable as failure:
-        pytest.skip(f"{upstream} {name} from {form}: {failure.tried[-1].reason}")
+        pytest.skip(f"{upstream} {name} from {form}: {'; '.join(one.reason for one in failure.tried)}")
     assert check_tree_list(ROOT, stack, base) is None
 
 
