@@ -73,7 +73,7 @@ def test_a_source_that_is_lacking_is_said_before_anything_is_made(
         monkeypatch.setenv(name, str(tmp_path / "home"))
     ended = demo(tmp_path / "demo")
     assert ended.returncode == 3
-    assert "verl: no place has commit" in ended.stderr and "cannot run: see above" in ended.stderr
+    assert "verl: no place has " in ended.stderr and "cannot run: see above" in ended.stderr
     assert not (tmp_path / "demo").exists()
 
 
