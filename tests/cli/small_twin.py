@@ -24,12 +24,11 @@ def make_twin(folder: Path, features: Collection[str], revisions: Iterable[str],
     made = Made(folder / "distribution", folder / "origins", folder / "cache")
     write_files(made.root, {"manifests/upstreams.yaml": _upstreams(real, made.origins)})
     for one in real.releases.values():
-        part = make_distribution(
-            folder / "parts" / one.name, [_upstream(real.stack(*s), features, real) for s in one.stacks.items()]
-        )
-        for upstream, stack in one.stacks.items():
-            if not (made.root / f"manifests/stacks/{upstream}/{stack}.yaml").exists():  # two releases may have it
-                _take_over(part, made, real.stack(upstream, stack))
+        there = made.root / "manifests/stacks"  # two releases may have a stack
+        new = [real.stack(u, s) for u, s in one.stacks.items() if not (there / u / f"{s}.yaml").exists()]
+        part = make_distribution(folder / "parts" / one.name, [_upstream(stack, features, real) for stack in new])
+        for stack in new:
+            _take_over(part, made, stack)
         sets = {"schema": 1, "name": one.name, "summary": one.summary, "stacks": dict(one.stacks)}
         write_files(made.root, {f"manifests/releases/{one.name}.yaml": yaml.safe_dump(sets, sort_keys=False)})
     shutil.rmtree(folder / "parts")
