@@ -11,7 +11,6 @@ import pytest
 from pins import REPO, distribution
 
 from patchctl.catalog import evidence
-from patchctl.manifest.series import SHARED
 from patchctl.stack.plan import load_patches
 
 # Whose versions are those of packages that no manifest pins.
@@ -39,31 +38,14 @@ def literals(tree: ast.AST) -> Iterator[ast.Constant]:
             yield node
 
 
-def _is_ours(text: str) -> bool:
-    """Whether it is the path of probes: of another stack's once, and now perhaps where stacks share them, which the harness knows."""
-    return text.startswith("patches/") and ((REPO / text).exists() or _is_shared(text))
-
-
-def _is_shared(text: str) -> bool:
-    upstream, _, *rest = text.split("/")[1:]
-    return (REPO / "patches" / upstream / SHARED / "/".join(rest)).exists()
-
-
 @pytest.mark.parametrize("folder", FOLDERS)
 def test_no_version_is_written_outside_manifests(folder: str) -> None:
     pattern, found, files = pins(), [], [*REPO.glob(f"{folder}/**/*.py")]
     for file in files:
         for node in literals(ast.parse(file.read_text(encoding="utf-8"))):
-            # The path of another stack's probes is no version: what is not there any more fails by itself.
-            if pattern.search(str(node.value)) and not _is_ours(str(node.value)) and file.name not in OF_OTHERS:
+            if pattern.search(str(node.value)) and file.name not in OF_OTHERS:
                 found.append(f"{file.relative_to(REPO)}:{node.lineno}: {str(node.value)[:60]!r}")
     assert files and found == []
-
-
-# Their bytes are in records. Two compare a carried file with that of the stack before, and one runs its probe; the third only names the
-# folder, and finds its probes in shared/. Whoever proves them anew lets them read shared/.
-READ_OF_ANOTHER_STACK = {("sam_shared_history", "probe_sam_shared_history.py")}
-NAME_ANOTHER_STACK = {"test_sam_proposer_automaton.py", "test_sam_proposer_tables.py", "test_sam_shared_history.py"}
 
 
 def test_no_test_names_the_folder_of_another_stack() -> None:
@@ -74,9 +56,8 @@ def test_no_test_names_the_folder_of_another_stack() -> None:
         for file in (REPO / folder).glob("*/tests/**/*.py"):
             texts = [str(node.value) for node in literals(ast.parse(file.read_text(encoding="utf-8")))]
             named = [text for text in texts for other in folders - {folder} if text.startswith(other)]
-            if any((REPO / text).exists() for text in named):
-                found.add(file.name)
-    assert found <= NAME_ANOTHER_STACK
+            found.update((file.name, text) for text in named)
+    assert found == set()
 
 
 def test_no_run_on_record_read_a_file_of_another_stack() -> None:
@@ -102,4 +83,4 @@ def test_no_run_on_record_read_a_file_of_another_stack() -> None:
                     ):
                         found.add((patch.feature, Path(file).name))
     assert read
-    assert found <= READ_OF_ANOTHER_STACK
+    assert found == set()

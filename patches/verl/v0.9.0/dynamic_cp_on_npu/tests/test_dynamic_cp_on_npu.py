@@ -39,7 +39,7 @@ def test_a_context_parallel_size_of_one_is_refused(upstream: Upstream, tiny_mode
 
 @pytest.mark.on
 def test_latent_attention_is_refused(upstream: Upstream, tiny_models: TinyModels, tmp_path: Path) -> None:
-    model = "patches/verl/v0.6.0/mla_update_weights/tests/probe_mla_model.py"
+    model = "patches/verl/shared/mla_update_weights/tests/probe_mla_model.py"
     upstream.run(model, tiny_models.qwen3, tmp_path / "deepseek")
     made = engine(upstream, tmp_path / "deepseek", tmp_path, DYNAMIC)
     assert made["error"].startswith("NotImplementedError: dynamic_context_parallel does not go with latent attention")

