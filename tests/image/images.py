@@ -7,6 +7,7 @@ import os
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from pins import profile_on, stack_of
@@ -56,13 +57,22 @@ class Image:
         return dict(json.loads(buildah("inspect", "--type", "image", self.name).stdout)["Docker"]["config"])
 
     def run(self, *command: str, user: str = "", changed: str = "") -> subprocess.CompletedProcess[str]:
-        """Runs a command in a container of its own; `changed` is a shell command that is run in it before, as root."""
+        """Runs a command in a container of its own; `changed` is a shell command that is run in it before, as root.
+
+        What it prints goes into files: under load buildah ended before it had passed on all that came through its pipe.
+        """
         container = buildah("from", "--pull-never", self.name).stdout.strip()
         try:
             if changed:
                 buildah("run", container, "--", "/bin/sh", "-c", changed)
-            options = ["--user", user] if user else []
-            return buildah("run", *options, container, "--", *command, check=False)
+            with TemporaryDirectory() as folder:
+                os.chmod(folder, 0o777)
+                options = ["--volume", f"{folder}:{folder}", *(["--user", user] if user else [])]
+                within = ["/bin/sh", "-c", 'exec "$@" > "$0/stdout" 2> "$0/stderr"', folder, *command]
+                done = buildah("run", *options, container, "--", *within, check=False)
+                files = [Path(folder) / name for name in ("stdout", "stderr")]
+                out, err = (file.read_text() if file.exists() else "" for file in files)
+            return subprocess.CompletedProcess(done.args, done.returncode, out, err + done.stderr)
         finally:
             buildah("rm", container)
 
