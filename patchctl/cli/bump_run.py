@@ -22,6 +22,7 @@ from patchctl.bump.bump import (
     write_release,
     write_state,
 )
+from patchctl.check.distribution import verify_distribution
 from patchctl.check.pages import write_documents
 from patchctl.cli.app import App
 from patchctl.cli.output_pages import output_pages
@@ -43,6 +44,8 @@ from patchctl.report.bump import BumpOutput, BumpStop, bump_text, imports_text, 
 from patchctl.report.stacks import rebase_stopped
 from patchctl.requirements.relock import relock
 from patchctl.source.types import SourceOptions
+from patchctl.stack.export import share_carried
+from patchctl.stack.plan import load_patches
 from patchctl.terminal.progress import Progress
 from patchctl.terminal.style import Style
 
@@ -133,11 +136,11 @@ class _Bump:
             u: compare_stacks(self.dist, self.dist.stack(u, old.stacks[u]), stack, state.merges.get(u, {}))
             for u, stack in new.items()
         }
-        data = self._output("done", patches=classes, red=red, open=state.open)
+        data = self._output("done", patches=classes, red=red, open=state.open, left=self._left())
         files = {move.upstream: self._place(move).range_diff for move in state.moves}
         self._emit(data, bump_text, {u: f.read_text("utf-8", "replace") for u, f in files.items() if f.is_file()})
         state_file(dist.root).unlink(missing_ok=True)
-        return SOMEBODY_HAS_TO_WORK if red or state.open or data.unproven else DONE
+        return SOMEBODY_HAS_TO_WORK if red or state.open or data.unproven or data.left else DONE
 
     def _note(self, **changed: Any) -> None:
         self.state = write_state(self.dist.root, replace(self.state, **changed))
@@ -174,7 +177,9 @@ class _Bump:
         self.app.forget_distribution()
 
     def _write_what_follows(self, old: Release, new: Mapping[str, Stack]) -> None:
-        """What follows from the release: its requirements, and the generated pages. Raises NoSolution."""
+        """What follows from the release: shared files, its requirements, and the generated pages. Raises NoSolution."""
+        for stack in new.values():
+            share_carried(self.dist.root / "patches" / stack.upstream / stack.name, load_patches(self.dist, stack))
         if (named := own_requirements(self.dist, self.state.new)) is not None:
             if self.dist.release(self.state.new).requirements != named:  # else what was edited since stays
                 self._write_release(old, new, named)
@@ -206,6 +211,13 @@ class _Bump:
         merges: dict[str, str] = {step.feature: step.outcome for step in rebase.steps}
         self._note(merges=self.state.merges | {rebase.upstream: merges}, open=[*self.state.open, *ended.open])
         return None
+
+    def _left(self) -> list[str]:
+        """What `verify --static` finds now: what a release needs and no bump can write, as a key list, for which upstream's code has to run."""
+        dist = self.dist
+        report = verify_distribution(dist, None, self.progress, output_pages(dist.root))
+        errors = [one for one in report.findings if one.level == "error"]
+        return [": ".join(filter(None, (one.file, f"{one.message} [{one.rule}]"))) for one in errors]
 
     def _prove(self, stacks: Iterable[Stack]) -> list[str]:
         """What the proofs of the new stacks left red, a line a feature."""

@@ -56,6 +56,7 @@ class BumpOutput:
     imports: Annotated[
         Sequence[str], Doc("stopped: modules that a new pin imports, did not before, and that nothing provides")
     ] = ()
+    left: Annotated[Sequence[str], Doc("done: what `verify --static` finds, one per line")] = ()
     report: Annotated[Path | None, Doc("done, stopped: path of the Markdown report for a change request")] = None
 
     @property
@@ -80,6 +81,7 @@ def bump_text(found: BumpOutput, style: Style) -> Iterator[str]:
         yield f"  {upstream}/{stack}: " + ", ".join(f"{number} {kind}" for kind, number in numbers.items())
     yield from (style.bad(f"  look at: {one_line(line)}") for line in found.open)
     yield from (style.bad(f"  red: {one_line(line)}") for line in found.red)
+    yield from (style.bad(f"  left: {one_line(line)}") for line in found.left)
     if found.unproven:
         yield f"not proven: {', '.join(found.unproven)}"
         yield f"next: patchctl prove --all --release {found.new}"
@@ -117,6 +119,7 @@ def report_markdown(found: BumpOutput, range_diffs: Mapping[str, str]) -> str:
         ("Imports that nothing provides", found.imports),
         ("To look at", found.open),
         ("Red proofs", found.red),
+        ("Left to do", found.left),
     ):
         lines += ["", f"## {title}", "", *(f"- {_cell(line)}" for line in some)] if some else []
     for upstream, text in range_diffs.items():

@@ -101,11 +101,30 @@ def write_stack(folder: Path, exported: Sequence[Exported]) -> None:
 def remove_gone(folder: Path, exported: Sequence[Exported], existing: Sequence[StackPatch]) -> None:
     """Delete what the stack no longer has. Run after the manifest is written, which must not name missing files."""
     for path in _present(folder, existing) - _wanted(folder, exported).keys():
-        (folder / path).unlink(missing_ok=True)
-        for parent in (folder / path).parents:
-            if parent == folder or any(parent.iterdir()):
-                break
-            parent.rmdir()
+        _remove(folder, path)
+
+
+def share_carried(folder: Path, patches: Sequence[StackPatch]) -> None:
+    """Move each carried file of the stack that another stack of the upstream has, byte for byte, to where stacks share it."""
+    for patch in patches:
+        for path, data in patch.carried.items():
+            at = _carried_at(patch.file.name, path)
+            shared = folder.parent / SHARED / at
+            alike = [one for one in folder.parent.iterdir() if (one / at).is_file() and (one / at).read_bytes() == data]
+            if (folder / at).exists() and len(alike) > 1 and (folder.parent / SHARED in alike or not shared.exists()):
+                replace_file(shared, data)  # first, so that a killed run leaves no patch without its file
+                for one in alike:
+                    if one.name != SHARED:
+                        _remove(one, at)
+
+
+def _remove(folder: Path, path: str) -> None:
+    """Remove a file and the folders that it leaves empty."""
+    (folder / path).unlink(missing_ok=True)
+    for parent in (folder / path).parents:
+        if parent == folder or any(parent.iterdir()):
+            break
+        parent.rmdir()
 
 
 def compare_stack(folder: Path, exported: Sequence[Exported], existing: Sequence[StackPatch]) -> list[str]:

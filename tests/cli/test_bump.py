@@ -23,6 +23,7 @@ RELEASE = 'schema: 1\nname: "2001.01"\nsummary: The first.\nstacks: {greeter: v1
 PROFILE = "schema: 1\nname: full\nsummary: All.\nreleases: {'>=2001.01': {}}\n"
 HELLO = "greeter/hello.py"
 TICK = "clock/tick.py"
+MANNERS = "polite/files/greeter/manners.py"
 POINTS = 10
 
 
@@ -94,12 +95,42 @@ def test_pairs_move_together_and_the_release_is_whole(made: Made) -> None:
     assert "| step | same | not proven: no record |" in Path(found["report"]).read_text()
     manifest = (made.root / "manifests/releases/2001.02.yaml").read_text()
     assert 'extends: "2001.01"\nstacks:\n  greeter: v1.5\n  clock: v3\n' in manifest
+    assert found["left"] == []
     made.good("lock", "--check")
     made.good("verify")
+    # The carried file is that of the stack before: it stands once, and both stacks are built with it.
+    assert [file.parent for file in made.root.glob(f"patches/greeter/*/{MANNERS}")] == [
+        (made.root / "patches/greeter/shared" / MANNERS).parent
+    ]
     workspace = made.root.parent / "ws"
     made.good("apply", "--profile", "full", "--release", "2001.02", "--workspace", str(workspace))
     assert (workspace / "greeter/README.md").read_text() == "greeter, again\n"
     assert not (made.root / "edit/.bump.json").exists()
+
+
+def test_what_a_bump_cannot_write_is_named(made: Made) -> None:
+    both_go_on(made)
+    write_files(made.root, {"patches/greeter/v1/polite/0009-feature-polite.patch": "left by an edit\n"})
+    done = made.patchctl("bump", "2001.01", "--to", "2001.02", "--no-prove")
+    assert done.returncode == 20 and "  left: patches/greeter/v1/polite/0009-feature-polite.patch: " in done.stdout
+    assert "## Left to do" in (made.root / "edit/bump-2001.02.md").read_text()
+
+
+def test_a_carried_file_that_changed_is_the_stacks_own(made: Made) -> None:
+    both_go_on(made)
+    begin(made, "--only", "greeter@v2", code=20)
+    file = made.root / "patches/greeter/shared" / MANNERS
+    before = file.read_text()
+    made.good("edit", "greeter/v2", "--dir", str(made.root.parent / "edit"))
+    changed = made.root.parent / "edit" / "greeter/manners.py"
+    changed.write_text(before + "\n\nMANNERS = True\n")
+    tree = changed.parents[1]
+    git(tree, "commit", "--quiet", "--all", "--fixup=:/add a polite form")
+    base = git(tree, "config", "patchctl.base").strip()
+    git(tree, "-c", "sequence.editor=true", "rebase", "--quiet", "--interactive", "--autosquash", base)
+    made.good("export", "greeter/v2", "--dir", str(tree))
+    assert file.read_text() == before
+    assert "MANNERS" in (made.root / "patches/greeter/v2" / MANNERS).read_text()
 
 
 def test_a_dry_run_says_what_each_would_take(made: Made) -> None:
