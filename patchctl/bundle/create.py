@@ -6,7 +6,7 @@ import hashlib
 import io
 import os
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO
@@ -93,8 +93,10 @@ def create_bundle(
     *,
     skip_unavailable: bool = False,
     key: SigningKey | None = None,
+    beside: Mapping[str, bytes] | None = None,
 ) -> Created:
-    """Write a profile's bundle to `out`, renamed into place once it is complete and, with a key, signed.
+    """Write a profile's bundle to `out`, renamed into place once it is complete and, with a key, signed. `beside`: files to add to the
+    distribution's folder, by name.
 
     Only what can be applied here is bundled: the stacks are built and compared with the lock. Raises what `apply`
     raises; SourceMismatch for a modified cache; WrongUse if `out` cannot be written.
@@ -102,6 +104,7 @@ def create_bundle(
     plan = make_plan(dist, select(dist, profile, ()), options, progress, skip_unavailable=skip_unavailable)
     with cache.staging(options.cache) as folder:
         parts = _own_parts(dist, plan, options.cache)
+        parts += [_made_part(dist.root / name, data) for name, data in (beside or {}).items()]
         sources: list[BundledSource] = []
         missing: list[UnavailableForm] = []
         for planned in plan.stacks:
@@ -231,6 +234,10 @@ def _own_part(root: Path, path: Path) -> _Part:
         raise _edited(file) from None
     member = BundleMember(DISTRIBUTION + path.as_posix(), len(data), hashlib.sha256(data).hexdigest(), executable)
     return _Part(member, file, data)
+
+
+def _made_part(file: Path, data: bytes) -> _Part:
+    return _Part(BundleMember(DISTRIBUTION + file.name, len(data), hashlib.sha256(data).hexdigest()), file, data)
 
 
 def _edited(file: Path) -> SourceMismatch:

@@ -47,6 +47,11 @@ def command() -> None:
     metavar="KEY",
     help="Sign it, into BUNDLE.sig, with this private key of ssh, or this public one whose private half an agent has.",
 )
+@click.option(
+    "--sbom",
+    type=click.Choice(["cyclonedx", "spdx"]),
+    help="Add the profile's bill of materials, as `sbom` writes it; `unpack` puts it beside the distribution's README.",
+)
 @json_option("patchctl.report.bundle:CreateOutput")
 @click.pass_obj
 def create(
@@ -56,6 +61,7 @@ def create(
     sources: Sources,
     skip_unavailable: bool,
     sign: Path | None,
+    sbom: str | None,
     as_json: bool,
 ) -> None:
     """Write one file with everything that `apply`, `verify` and `status` need of a profile.
@@ -73,8 +79,15 @@ def create(
     chosen = dist.profile(profile)
     out = (out or Path(f"{profile}.bundle.tar")).absolute()
     options = sources.options()
+    beside = {}
+    if sbom:
+        from patchctl.sbom.contents import contents_of
+        from patchctl.sbom.forms import name_of, render
+
+        contents = contents_of(dist, chosen)
+        beside = {name_of(contents, sbom): render(contents, sbom)}
     created = create_bundle(
-        dist, chosen, out, options, app.progress(as_json), skip_unavailable=skip_unavailable, key=key
+        dist, chosen, out, options, app.progress(as_json), skip_unavailable=skip_unavailable, key=key, beside=beside
     )
     app.emit("bundle.create", created_output(created), lambda style: created_text(created, style), as_json)
 

@@ -30,10 +30,17 @@ from patchctl.errors import LocalEdits, WrongUse
     metavar="FILE",
     help="Show the matrix of this run: what `patchctl drift --matrix --json` printed.",
 )
+@click.option(
+    "--sbom",
+    type=click.Choice(["cyclonedx", "spdx"]),
+    help="Write the profile's bill of materials beside the page, as `sbom` writes it, and link it.",
+)
 @click.option("--force", is_flag=True, help="Write over a file that is no such page.")
 @json_option("patchctl.report.catalog:ReportOutput")
 @click.pass_obj
-def command(app: App, profile: str | None, out: Path, drift: Path | None, force: bool, as_json: bool) -> None:
+def command(
+    app: App, profile: str | None, out: Path, drift: Path | None, sbom: str | None, force: bool, as_json: bool
+) -> None:
     """Write what there is as one HTML page, to be read, searched, printed and sent.
 
     Profiles, stacks, patches with switch, proof and status, who touches which file of an upstream, what features require of
@@ -58,8 +65,20 @@ def command(app: App, profile: str | None, out: Path, drift: Path | None, force:
     if not (to_stdout or force):
         _refuse_others(out)
     saved = read_drift(drift) if drift is not None else None
+    if sbom and (profile is None or to_stdout):
+        raise WrongUse(
+            "--sbom needs one profile, and a file that the page is written to", hint="add --profile NAME and --out FILE"
+        )
     seen = overview(app.distribution, profile)
-    content = page(seen, saved)
+    name = None
+    if sbom and profile:
+        from patchctl.sbom.contents import contents_of
+        from patchctl.sbom.forms import name_of, render
+
+        contents = contents_of(app.distribution, app.distribution.profile(profile))
+        name = name_of(contents, sbom)
+        replace_file(out.absolute().with_name(name), render(contents, sbom))
+    content = page(seen, saved, name)
     if to_stdout:
         sys.stdout.buffer.write(content)
         return

@@ -3,22 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-import importlib.util
 import sys
 from pathlib import Path
 
 import click
 
-from patchctl import extension
 from patchctl.cli.app import App, profile_option
 from patchctl.errors import WrongUse
-
-# By format: what writes it, and what this needs of the extra `sbom`: the package and its import name.
-_FORMS = {
-    "cyclonedx": ("patchctl.sbom.as_cyclonedx:as_cyclonedx", ("cyclonedx-python-lib", "cyclonedx")),
-    "spdx": ("patchctl.sbom.as_spdx:as_spdx", ("spdx-tools", "spdx_tools")),
-    "in-toto": ("patchctl.sbom.as_in_toto:as_in_toto", None),
-}
 
 
 @click.command("sbom")
@@ -26,7 +17,7 @@ _FORMS = {
 @click.option(
     "--format",
     "form",
-    type=click.Choice([*_FORMS]),
+    type=click.Choice(["cyclonedx", "spdx", "in-toto"]),
     required=True,
     help="CycloneDX 1.6, SPDX 2.3, or of a workspace an in-toto statement of how its trees were made; JSON.",
 )
@@ -65,24 +56,22 @@ def command(app: App, profile: str, form: str, workspace: Path | None, out: Path
     patchctl sbom --profile qwen3-235b --format cyclonedx --out qwen3-235b.cdx.json
     patchctl sbom --profile qwen3-235b --format in-toto --workspace workspace --out trees.json --sign ~/.ssh/id_ed25519
     """
-    writer, needs = _FORMS[form]
-    if needs and importlib.util.find_spec(needs[1]) is None:
-        what = f"{needs[0]}, which writes {form}, is not installed"
-        raise WrongUse(what, hint=f"{sys.executable} -m pip install {needs[0]}")
     if sign and (form != "in-toto" or out == Path("-")):
         raise WrongUse("--sign signs a statement in a file", hint="add --format in-toto --out FILE")
     from patchctl.atomic import replacing
     from patchctl.bundle.signature import STATEMENT, SigningKey
     from patchctl.sbom.contents import contents_of, state_of
+    from patchctl.sbom.forms import check_form, render
 
+    check_form(form)
     key = SigningKey.load(sign) if sign else None
     state = state_of(workspace.absolute()) if workspace else None
-    text = extension.load(writer)(contents_of(app.distribution, app.distribution.profile(profile), state))
+    data = render(contents_of(app.distribution, app.distribution.profile(profile), state), form)
     if out == Path("-"):
-        sys.stdout.buffer.write(text.encode())
+        sys.stdout.buffer.write(data)
         return
     with replacing(out.absolute()) as file:
-        file.write(text.encode())
+        file.write(data)
         if key:
-            key.sign_beside(out.absolute(), file, hashlib.sha256(text.encode()).hexdigest(), STATEMENT)
+            key.sign_beside(out.absolute(), file, hashlib.sha256(data).hexdigest(), STATEMENT)
     print(f"wrote {out}")

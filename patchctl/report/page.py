@@ -14,6 +14,7 @@ import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import quote
 
 from patchctl import __version__
 from patchctl.catalog.overview import Overview
@@ -211,8 +212,8 @@ def is_page(data: bytes) -> bool:
     )
 
 
-def page(seen: Overview, saved: SavedDrift | None) -> bytes:
-    """The whole file. The patches are embedded as JSON, for the filter."""
+def page(seen: Overview, saved: SavedDrift | None, materials: str | None = None) -> bytes:
+    """The whole file. The patches are embedded as JSON, for the filter. `materials`: a bill of materials beside it, to be linked."""
     style, script = ((_FOLDER / name).read_text(encoding="utf-8") for name in ("page.css", "page.js"))
     policy = f"default-src 'none'; style-src {_digest(style)}; script-src {_digest(script)}; base-uri 'none'; form-action 'none'"
     title = f"{seen.profile or 'all profiles'} · patchctl report"
@@ -232,7 +233,7 @@ def page(seen: Overview, saved: SavedDrift | None) -> bytes:
         type="application/json",
         id="data",
     )
-    body = [_body(page_parts.Names(seen), saved), island, raw("script", script)]
+    body = [_body(page_parts.Names(seen), saved, materials), island, raw("script", script)]
     whole = tag(
         "html", tag("head", "\n", join(head, "\n"), "\n"), "\n", tag("body", "\n", join(body, "\n"), "\n"), lang="en"
     )
@@ -247,7 +248,7 @@ def _digest(content: str) -> str:
     return f"'sha256-{base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()}'"
 
 
-def _body(names: page_parts.Names, saved: SavedDrift | None) -> Markup:
+def _body(names: page_parts.Names, saved: SavedDrift | None, materials: str | None) -> Markup:
     links = (tag("li", tag("a", title, href=f"#part-{name}")) for name, title in _PARTS.items())
     parts = (
         page_parts.profiles(names),
@@ -262,7 +263,7 @@ def _body(names: page_parts.Names, saved: SavedDrift | None) -> Markup:
     return join(
         [
             tag("a", "To the content", href="#content", class_="skip"),
-            _header(names.seen),
+            _header(names.seen, materials),
             tag("nav", tag("ul", *links), aria_label="Parts of this page"),
             tag("main", _filter(names.seen), *(join([part, "\n"]) for part in parts), id="content", tabindex="-1"),
             tag("footer", tag("p", foot)),
@@ -271,7 +272,7 @@ def _body(names: page_parts.Names, saved: SavedDrift | None) -> Markup:
     )
 
 
-def _header(seen: Overview) -> Markup:
+def _header(seen: Overview, materials: str | None) -> Markup:
     counts = (tag("div", tag("dt", name), tag("dd", number)) for name, number in page_parts.numbers(seen))
     if seen.profile:
         title, summary = seen.profile, seen.profiles[0].summary
@@ -288,6 +289,7 @@ def _header(seen: Overview) -> Markup:
         tag("p", eyebrow, class_="eyebrow"),
         tag("h1", title),
         tag("p", summary),
+        tag("p", tag("a", "Bill of materials", href=quote(materials), download=materials)) if materials else "",
         tag("dl", *counts, class_="counts"),
     )
 

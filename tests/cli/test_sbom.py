@@ -148,6 +148,30 @@ def test_of_a_workspace(made: Made, form: str, tmp_path: Path) -> None:
         assert {p["resolves"][0]["id"] for p in greeter["pedigree"]["patches"]} == {"typo", "loud"}
 
 
+@pytest.mark.parametrize("form", FORMATS)
+def test_a_bundle_holds_it(made: Made, form: str, tmp_path: Path) -> None:
+    """The same bytes as `sbom` gives, beside the README; a machine without a network reads them with the distribution."""
+    text = made.good("sbom", "--profile", "full", "--format", form)
+    file = tmp_path / "full.tar"
+    for out in (file, tmp_path / "again.tar"):
+        made.good("bundle", "create", "--profile", "full", "--sbom", form, "--out", str(out))
+    assert file.read_bytes() == (tmp_path / "again.tar").read_bytes()
+    made.good("bundle", "unpack", str(file), "--to", str(tmp_path / "there"))
+    (held,) = (tmp_path / "there").glob("full.*.json")
+    assert held.read_text() == text
+    check(text, form, tmp_path)
+    made.good("apply", "--bundle", str(file), "--profile", "full", "--workspace", str(tmp_path / "ws"))
+
+
+def test_a_report_links_it(made: Made, tmp_path: Path) -> None:
+    page = tmp_path / "page.html"
+    made.good("report", "--profile", "full", "--sbom", "cyclonedx", "--out", str(page))
+    assert 'href="full.cdx.json"' in page.read_text()
+    assert (tmp_path / "full.cdx.json").read_text() == made.good("sbom", "--profile", "full", "--format", "cyclonedx")
+    refused = made.patchctl("report", "--sbom", "spdx", "--out", str(page))
+    assert refused.returncode == 2 and "--sbom needs one profile" in refused.stderr
+
+
 def test_a_workspace_of_something_else_is_refused(made: Made, tmp_path: Path) -> None:
     workspace = str(tmp_path / "ws")
     empty = made.patchctl("sbom", "--profile", "full", "--format", "spdx", "--workspace", workspace)
