@@ -45,6 +45,7 @@ _GROUPS = {
         "install": "Install patched trees into a Python environment.",
         "requirements": "Print a profile's locked dependencies as pip reads them.",
         "sbom": "Print a profile's bill of materials, CycloneDX or SPDX.",
+        "image": "Check the trees and labels of a container image in a file.",
         "cluster": "Check every node of a Ray cluster, or apply to all of them.",
     },
     "Maintain patches": {
@@ -177,9 +178,9 @@ class VerbGroup(click.Group):
 @click.option("--version", is_flag=True, help="Show the versions of patchctl and of the distribution, and exit.")
 @click.option(
     "--root",
-    type=click.Path(path_type=Path, file_okay=False),
+    type=click.Path(path_type=Path),
     metavar="DIR",
-    help="The distribution to use [default: PATCHCTL_ROOT, else the nearest folder upward with manifests/, else what "
+    help="The distribution to use, or a bundle that holds it [default: PATCHCTL_ROOT, else the nearest folder upward with manifests/, else what "
     "`use` chose, else the one that was installed with patchctl].",
 )
 @click.option(

@@ -20,6 +20,7 @@ from patchctl.errors import WrongUse
 from patchctl.terminal.style import Style
 
 if TYPE_CHECKING:
+    from patchctl.bundle.reader import Bundle
     from patchctl.bundle.signature import Trust
     from patchctl.findings.formats import Shown
     from patchctl.manifest.distribution import Distribution
@@ -71,13 +72,27 @@ class App:
     verb: str | None = None
 
     @cached_property
+    def named_root(self) -> Path | None:
+        """What --root or PATCHCTL_ROOT names; of a bundle its distribution, checked and unpacked in the cache."""
+        from patchctl.manifest.distribution import VARIABLE
+
+        named = self.root or Path(os.environ.get(VARIABLE) or ".")
+        if not named.is_file():
+            return self.root
+        from patchctl.bundle.unpack import cached_distribution
+
+        bundle = self.opened_bundle(named)
+        self.release = self.release or bundle.index.release
+        return cached_distribution(bundle, self.cache_folder)
+
+    @cached_property
     def found_root(self) -> Path:
         """The distribution's folder. Raises WrongUse where the verb writes into a distribution, and this one is read-only."""
         from patchctl.manifest.default_roots import how_to_clone, is_read_only
         from patchctl.manifest.distribution import find_root
 
-        root = find_root(self.root, Path.cwd())
-        if self.verb in WRITERS and is_read_only(root):
+        root = find_root(self.named_root, Path.cwd())
+        if self.verb in WRITERS and (is_read_only(root) or root.is_relative_to(self.cache_folder)):
             what = f"{self.verb} works on a clone of the distribution, and {root} is an installed copy"
             raise WrongUse(what, hint=how_to_clone(root))
         return root
@@ -113,7 +128,7 @@ class App:
         from patchctl.workspace.state import load_state
 
         try:
-            return find_root(self.root, Path.cwd())
+            return find_root(self.named_root, Path.cwd())
         except WrongUse:
             if self.root is not None or os.environ.get(VARIABLE):
                 raise
@@ -144,6 +159,21 @@ class App:
         if policy.signatures == "off" or policy.allowed_signers is None:
             return None
         return Trust(Path(policy.allowed_signers), revoked, required=policy.signatures == "require")
+
+    def opened_bundle(
+        self, file: Path, sha256: str | None = None, signers: Path | None = None, *, as_json: bool = False
+    ) -> Bundle:
+        """A bundle, checked; where the user wants no more than a warning of its signature, that is one line on standard error.
+
+        Raises WrongUse, SourceMismatch, NotTrusted.
+        """
+        from patchctl.bundle.reader import open_bundle
+        from patchctl.terminal.text import one_line
+
+        bundle = open_bundle(file, sha256, self.progress(as_json), self.trust(signers))
+        if bundle.distrust is not None:
+            print(f"patchctl: warning: {one_line(str(bundle.distrust), 1000)}", file=sys.stderr)
+        return bundle
 
     def progress(self, as_json: bool) -> Progress:
         from patchctl.terminal.progress import SilentProgress

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -136,26 +135,14 @@ def _collected(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _opened(app: App, rest: dict[str, Any]) -> Bundle | None:
-    """The bundle that the command line names, checked; its options are taken out of `rest`. Where the user wants no more than a
-    warning of its signature, that is one line on standard error.
-
-    Raises WrongUse, SourceMismatch, NotTrusted.
-    """
+    """The bundle that the command line names, checked; its options are taken out of `rest`. Raises as `App.opened_bundle`."""
     file, sha256, signers = (rest.pop(name, None) for name in ("file", "sha256", "allowed_signers"))
     if file is None:
         for option, value in (("--sha256", sha256), ("--allowed-signers", signers)):
             if value is not None:
                 raise WrongUse(f"{option} is for a bundle", hint="name the bundle with --bundle FILE")
         return None
-    from patchctl.bundle.reader import open_bundle
-
-    as_json = rest.get("as_json") or rest.get("output") == "json"
-    bundle = open_bundle(file, sha256, app.progress(as_json), app.trust(signers))
-    if bundle.distrust is not None:
-        from patchctl.terminal.text import one_line
-
-        print(f"patchctl: warning: {one_line(str(bundle.distrust), 1000)}", file=sys.stderr)
-    return bundle
+    return app.opened_bundle(file, sha256, signers, as_json=bool(rest.get("as_json")) or rest.get("output") == "json")
 
 
 def _app() -> App:

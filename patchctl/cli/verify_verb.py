@@ -122,7 +122,7 @@ def _distribution(
     from patchctl.manifest.diagnostics import InvalidManifest
     from patchctl.manifest.distribution import Distribution, find_root
 
-    root = find_root(app.root, Path.cwd())
+    root = find_root(app.named_root, Path.cwd())
     try:
         # Read and validated anew: what an earlier run found right is not believed here.
         app.distribution = dist = Distribution.load(root)

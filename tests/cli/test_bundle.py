@@ -33,6 +33,7 @@ from patchctl.bundle.layout import (
     render_digest,
     render_index,
 )
+from patchctl.errors import SourceUnavailable
 
 WITH_SDIST = ("greeter/__init__.py", "greeter/hello.py", "README.md", "run.sh")
 
@@ -125,6 +126,46 @@ def shown(path: Path, *args: str) -> dict[str, Any]:
     assert done.returncode == 0, done.stderr
     data: dict[str, Any] = json.loads(done.stdout)
     return data
+
+
+def test_a_bundle_is_a_distribution_for_every_verb(behind: Behind, bundle: Path) -> None:
+    """By --root or PATCHCTL_ROOT, with nothing beside it; what writes patches wants a clone."""
+    root = ("--root", str(bundle))
+    assert "polite" in behind.good(*root, "list", "patches")
+    assert "polite" in behind.run("list", "patches", env={"PATCHCTL_ROOT": str(bundle)}).stdout
+    behind.good(*root, "verify", "--static")
+    behind.good("apply", "--bundle", str(bundle), "--profile", "full", "--workspace", str(behind.home / "ws"))
+    behind.good(*root, "verify", "--workspace", str(behind.home / "ws"))
+    refused = behind.run(*root, "lock")
+    assert refused.returncode == 2 and "lock works on a clone of the distribution" in refused.stderr
+
+
+@pytest.mark.heavy("fetches the sources of a real profile")
+def test_recipes_and_preflight_need_a_bundle_and_nothing_else(tmp_path: Path) -> None:
+    profile, file = "qwen3-235b", tmp_path / "real.tar"
+    args = (f"--profile={profile}", "--source=sdist", "--skip-unavailable", f"--out={file}")
+    index = {name: value for name, value in os.environ.items() if name.startswith("PIP_")} | {"PIP_NO_INDEX": "0"}
+    made = run_patchctl(f"--root={REPO}", "bundle", "create", *args, home=tmp_path / "home", env=index, timeout=600)
+    if made.returncode == SourceUnavailable.code:
+        pytest.skip(made.stderr.splitlines()[0])
+    assert made.returncode == 0, made.stderr
+    release = {"PATCHCTL_RELEASE": shown(file)["release"]}
+    for words in ("recipe list", f"recipe command {profile}/grpo"):
+        here, there = (
+            run_patchctl("--root", str(at), *words.split(), home=tmp_path / "home", env=chosen)
+            for at, chosen in ((REPO, release), (file, {}))
+        )
+        assert there.returncode == 0 and there.stdout == here.stdout != "", there.stderr
+    looked = run_patchctl(f"--root={file}", "preflight", f"--recipe={profile}/grpo", "--json", home=tmp_path / "home")
+    assert looked.returncode == 1 and len(json.loads(looked.stdout)["findings"]) > 10, looked.stderr
+
+
+def test_a_bundle_that_was_changed_is_no_distribution(behind: Behind, bundle: Path, tmp_path: Path) -> None:
+    data = bytearray(bundle.read_bytes())
+    data[-4000] ^= 1
+    (tmp_path / "changed.tar").write_bytes(data)
+    refused = behind.run("--root", str(tmp_path / "changed.tar"), "list")
+    assert refused.returncode == 3 and "changed.tar" in refused.stderr
 
 
 def test_what_is_in_it(made: Made, bundle: Path) -> None:
