@@ -87,6 +87,8 @@ _OTHERS = (
          "a switch that nothing reads leaves the feature off, or on, for everybody"),
     LintRule("statement", "workspace", "an in-toto statement that is named (--statement) describes the trees that are there",
          "it says of others how they were made"),
+    LintRule("label", "workspace", "labels of an image name the trees that it holds (`image verify`)",
+         "who reads the labels takes it for another one"),
     LintRule("interrupted", "workspace", "no run was interrupted", "trees may be half changed; the next run finishes it"),
     LintRule("tree-missing", "workspace", "every tree of the state is there, with its repository", "there is nothing to verify"),
     LintRule("repository", "workspace", "the objects of a tree's repository are what their ids say",

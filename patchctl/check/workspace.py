@@ -48,9 +48,11 @@ _AGAIN = "apply again"
 _SHOWN_UNTRACKED = 20
 
 
-def verify_workspace(workspace: Path, dist: Distribution | None, progress: Progress) -> Report:
+def verify_workspace(
+    workspace: Path, dist: Distribution | None, progress: Progress, *, within: Path | None = None
+) -> Report:
     """Every tree of the state. Without a distribution only the trees themselves are checked; the report says so, and
-    its exit code is 3.
+    its exit code is 3. `within`: the root that the absolute folders of the state are below, as an unpacked image's.
 
     Raises WrongUse when nothing was applied there, BadManifest for a state or journal that cannot be used.
     """
@@ -69,6 +71,8 @@ def verify_workspace(workspace: Path, dist: Distribution | None, progress: Progr
         report.not_checked.append(NotChecked(what, (absent,)))
         report.unseen.append(what)  # nothing was compared: a job must not take that for a pass
     for name, tree in sorted(state.trees.items()):
+        if within is not None and os.path.isabs(tree.folder):
+            tree = replace(tree, folder=f"{within}{tree.folder}")
         progress.note(f"reading {name}")
         report.counts["trees"] += 1
         report.add(_TreeCheck(workspace, name, tree, state, dist, report).findings())

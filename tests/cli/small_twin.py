@@ -4,6 +4,7 @@ features that the documents name, on sources of a few lines. What a document run
 from __future__ import annotations
 
 import shutil
+import tarfile
 from collections.abc import Collection, Iterable
 from pathlib import Path
 
@@ -19,7 +20,7 @@ _ASKED = "verl/workers/rollout/base.py"
 
 def make_twin(folder: Path, features: Collection[str], revisions: Iterable[str], profile: str, release: str) -> Made:
     """In `folder`; each of `revisions` is a tag of every upstream, on a commit of its own. `home` has what a reader has by then: a
-    workspace with `profile`, its bundle, a series of mails, a log with a traceback, and clones where an image has sources."""
+    workspace with `profile`, its bundle, an image with it, a series of mails, a log with a traceback, and clones where an image has sources."""
     real = Distribution.load(REPO)
     made = Made(folder / "distribution", folder / "origins", folder / "cache")
     write_files(made.root, {"manifests/upstreams.yaml": _upstreams(real, made.origins)})
@@ -102,6 +103,9 @@ def _what_a_reader_has(made: Made, profile: str, release: str) -> None:
     env, home = {"PATCHCTL_RELEASE": release}, made.cache.parent / "home"
     made.good("apply", "--profile", profile, env=env)
     made.good("bundle", "create", "--profile", profile, env=env)
+    for name in ("image.tar", "root.tar"):  # as `docker export` has it
+        with tarfile.open(home / name, "w") as image:
+            image.add(home / "workspace", "opt/patched")
     made.good("edit", "verl", "--dir", "opened", env=env)
     asked = home / "opened" / _ASKED
     asked.write_text(asked.read_text() + "# one more\n")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import subprocess
+import sys
 from datetime import datetime
 from pathlib import Path
 
@@ -95,6 +96,31 @@ def test_it_holds_its_bill_of_materials_and_how_its_trees_were_made(image: Image
         assert trees == labels and all(tree in said for tree in trees.values())
         checked = one.run("patchctl", "verify", "--workspace", "/opt/patched", "--statement", statement)
         assert checked.returncode == 0, checked.stdout
+
+
+def test_its_trees_are_checked_from_outside(image: Image, image_into: Image, tmp_path: Path) -> None:
+    """From an OCI archive, without a container, also where the base's trees are patched in place; and a changed file is found."""
+    for one in (image, image_into):
+        archive = tmp_path / "image.tar"
+        buildah("push", one.name, f"oci-archive:{archive}")
+        done = verified(archive)
+        assert done.returncode == 0, done.stdout + done.stderr
+        archive.unlink()
+    changed = buildah("from", "--pull-never", image.name).stdout.strip()
+    try:
+        buildah(
+            "run", "--user", "0", changed, "--", "/bin/sh", "-c", "echo '# more' >> /opt/patched/verl/verl/__init__.py"
+        )
+        buildah("commit", "--quiet", changed, f"oci-archive:{tmp_path}/changed.tar")
+    finally:
+        buildah("rm", changed)
+    done = verified(tmp_path / "changed.tar")
+    assert done.returncode == 1 and "/opt/patched/verl/verl/__init__.py" in done.stdout, done.stdout + done.stderr
+
+
+def verified(archive: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "patchctl", f"--root={REPO}", "image", "verify", str(archive)]
+    return subprocess.run(command, cwd=REPO, capture_output=True, text=True)
 
 
 def test_healthy_as_built_and_as_another_user(image: Image) -> None:

@@ -47,6 +47,7 @@ PATCHING = TREES | {
     "prove",
     "blame",
     "check",
+    "image",
     "doctor",
     "cluster",
 }
@@ -87,6 +88,7 @@ LAYERS: dict[str, set[str]] = {
     "prove": TREES | {"catalog"},
     "blame": TREES | {"catalog"},
     "check": TREES | {"findings", "requirements", "catalog", "importing", "drift", "prove"},
+    "image": TREES | {"findings", "check"},
     "doctor": TREES | {"findings", "requirements", "bundle"},
     "cluster": TREES | {"findings", "bundle", "check", "doctor"},
     "report": PATCHING | {"output"},

@@ -16,6 +16,7 @@ def reported() -> set[str]:
     found: set[str] = set()
     packages = [
         Path(check.__file__).parent,
+        Path(check.__file__).parents[1] / "image",
         Path(check.__file__).parents[1] / "training" / "recipes",
     ]
     for file in (file for package in packages for file in package.glob("*.py")):

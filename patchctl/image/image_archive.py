@@ -1,0 +1,289 @@
+"""An image in a tar archive: a saved image (`docker save`), an OCI layout (`buildah push IMAGE oci-archive:FILE`), or the root file
+system of a container (`docker export`).
+
+Nothing of it is trusted: every blob is compared with its digest, and of the layers only the folders that are asked for are unpacked,
+never through a link and never outside the folder to unpack into.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import tarfile
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import IO, Any
+
+from patchctl.errors import SourceMismatch, WrongUse
+
+_JSON_LIMIT = 16 << 20
+_CHUNK = 1 << 20
+_WHITEOUT, _OPAQUE = ".wh.", ".wh..wh..opq"
+_INDEXES = ("application/vnd.oci.image.index.v1+json", "application/vnd.docker.distribution.manifest.list.v2+json")
+
+_Parts = tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class _Layer:
+    """A layer: its member of the archive and the sha256 of these bytes; None for a root file system, which has none."""
+
+    member: str | None
+    sha256: str | None
+
+
+class ImageArchive:
+    """An open image. `labels` and `environment` are empty for the root file system of a container."""
+
+    def __init__(self, file: Path, archive: tarfile.TarFile) -> None:
+        self._file, self._archive = file, archive
+        self._members = {_path(info.name): info for info in archive if info.isfile()}
+        config, self._layers = self._found()
+        inner = config.get("config") or {}
+        self.labels: dict[str, str] = dict(inner.get("Labels") or {})
+        words = (word.partition("=") for word in inner.get("Env") or [])
+        self.environment = {name: value for name, _, value in words}
+
+    def unpack(self, to: Path, folders: Sequence[PurePosixPath]) -> None:
+        """Write these folders of the image, absolute paths, below `to`, as the layers make them.
+
+        Raises SourceMismatch for a layer that is not what the image's manifest names, WrongUse for one that cannot be read.
+        """
+        with _readable(self._file):
+            for number, layer in enumerate(self._layers):
+                self._unpack(layer, to / f".layer-{number}", to, [folder.relative_to("/").parts for folder in folders])
+
+    def _unpack(self, layer: _Layer, staged: Path, to: Path, wanted: Sequence[_Parts]) -> None:
+        gone: list[tuple[_Parts, bool]] = []
+        for info, data in self._entries(layer):
+            path = _path(info.name)
+            name = path[-1] if path else ""
+            if name == _OPAQUE:
+                gone.append((path[:-1], True))
+            elif name.startswith(_WHITEOUT):
+                gone.append(((*path[:-1], name.removeprefix(_WHITEOUT)), False))
+            elif any(path[: len(one)] == one for one in wanted):
+                gone += [] if self._put(staged, path, info, data) else [(path, False)]
+            elif any(one[: len(path)] == path for one in wanted) and not info.isdir():
+                raise self._wrong(f"/{'/'.join(path)} is no folder, and the trees are below it")
+        for path, only_below in gone:
+            for one in wanted:
+                _take_away(to, path, one, only_below=only_below)
+        if staged.exists():
+            _merge(staged, to)
+
+    def _found(self) -> tuple[dict[str, Any], list[_Layer]]:
+        """The configuration and the layers, from the lowest up."""
+        if ("index.json",) in self._members:
+            (manifest,) = self._manifests(self._json("index.json"))
+            layers = [_Layer(self._blob(one), one["digest"].partition(":")[2]) for one in manifest["layers"]]
+            return self._checked_json(manifest["config"]), layers
+        if ("manifest.json",) in self._members:
+            images = self._json("manifest.json")
+            if len(images) != 1:
+                raise self._wrong(f"it holds {len(images)} images", "save one image alone")
+            config = self._json(images[0]["Config"])
+            digests = [one.partition(":")[2] for one in config["rootfs"]["diff_ids"]]
+            return config, [_Layer(*pair) for pair in zip(images[0]["Layers"], digests, strict=True)]
+        return {}, [_Layer(None, None)]
+
+    def _manifests(self, index: dict[str, Any]) -> list[dict[str, Any]]:
+        """The one manifest of an image; attestations beside it, whose platform is unknown, are none."""
+        found = [one for one in index["manifests"] if one.get("platform", {}).get("os") != "unknown"]
+        if len(found) != 1:
+            raise self._wrong(f"it holds {len(found)} images", "save one image, of one platform")
+        held = self._checked_json(found[0])
+        return self._manifests(held) if held.get("mediaType", found[0].get("mediaType")) in _INDEXES else [held]
+
+    def _blob(self, descriptor: dict[str, Any]) -> str:
+        kind, _, digest = str(descriptor["digest"]).partition(":")
+        if kind != "sha256":
+            raise self._wrong(f"it names a blob by {kind!r:.20}, and not by sha256")
+        return f"blobs/sha256/{digest}"
+
+    def _checked_json(self, descriptor: dict[str, Any]) -> dict[str, Any]:
+        name = self._blob(descriptor)
+        data = self._bytes(name)
+        if hashlib.sha256(data).hexdigest() != name.rpartition("/")[2]:
+            raise self._mismatch(name)
+        found = json.loads(data)
+        if not isinstance(found, dict):
+            raise ValueError(f"{name} is no JSON object")
+        return found
+
+    def _json(self, name: str) -> Any:
+        return json.loads(self._bytes(name))
+
+    def _bytes(self, name: str) -> bytes:
+        info = self._member(name)
+        if info.size > _JSON_LIMIT:
+            raise self._wrong(f"{name!r:.100} is larger than {_JSON_LIMIT >> 20} MiB")
+        return self._stream(info).read()
+
+    def _member(self, name: str) -> tarfile.TarInfo:
+        info = self._members.get(_path(name))
+        if info is None:
+            raise self._wrong(f"it names {name!r:.100}, which it does not hold")
+        return info
+
+    def _stream(self, info: tarfile.TarInfo) -> IO[bytes]:
+        stream = self._archive.extractfile(info)
+        assert stream is not None, "only files are members"
+        return stream
+
+    def _entries(self, layer: _Layer) -> Iterator[tuple[tarfile.TarInfo, IO[bytes] | None]]:
+        if layer.member is None:
+            for info in self._archive:
+                yield info, self._archive.extractfile(info) if info.isfile() else None
+            return
+        stream = _Hashed(self._stream(self._member(layer.member)))
+        try:
+            with tarfile.open(fileobj=stream, mode="r|*") as inner:  # type: ignore[call-overload]
+                for one in inner:
+                    yield one, inner.extractfile(one) if one.isfile() else None
+        except tarfile.ReadError as error:
+            hint = "layers have to be plain tar or gzip; save the image again with `docker save` or `--compression-format gzip`"
+            raise self._wrong(f"the layer {layer.member!r:.100} cannot be read: {error}", hint) from error
+        if stream.whole() != layer.sha256:
+            raise self._mismatch(layer.member)
+
+    def _put(self, staged: Path, path: _Parts, info: tarfile.TarInfo, data: IO[bytes] | None) -> bool:
+        """Write an entry of a layer. False for what no tree has, which is then missing: devices, pipes, and links out of the image."""
+        target = staged.joinpath(*path)
+        _make_folder(staged, path[:-1])
+        if info.isdir():
+            _make_folder(staged, path)
+            return True
+        _remove(target)
+        if info.issym():
+            if within := _stays_within(path, info.linkname):
+                target.symlink_to(info.linkname)
+            return within
+        if info.islnk():
+            other = next(
+                (one for one in (staged, staged.parent) if _is_file(one.joinpath(*_path(info.linkname)))), None
+            )
+            if other is None:
+                raise self._wrong(f"/{'/'.join(path)} is a hard link to a file elsewhere")
+            shutil.copy2(other.joinpath(*_path(info.linkname)), target, follow_symlinks=False)
+            return True
+        if data is None:
+            return False
+        with target.open("xb") as out:
+            shutil.copyfileobj(data, out, _CHUNK)
+        target.chmod(info.mode & 0o755 | 0o600)
+        os.utime(target, (info.mtime, info.mtime))  # byte code names its source's
+        return True
+
+    def _wrong(self, what: str, hint: str | None = None) -> WrongUse:
+        return WrongUse(f"not an image that can be read: {what}", where=str(self._file), hint=hint or _HINT)
+
+    def _mismatch(self, name: str) -> SourceMismatch:
+        return SourceMismatch(
+            f"{name} is not what the image's manifest names", where=str(self._file), hint="save it again"
+        )
+
+
+_HINT = "`docker save IMAGE --output FILE`, `buildah push IMAGE oci-archive:FILE` or `docker export CONTAINER --output FILE` write one"
+
+
+@contextmanager
+def open_image(file: Path) -> Iterator[ImageArchive]:
+    """Open an image. Raises WrongUse if the file is none, SourceMismatch if a part is not what its digest says."""
+    if not file.is_file():
+        raise WrongUse("there is no such file", where=str(file), hint=_HINT)
+    with ExitStack() as held:
+        with _readable(file):
+            image = ImageArchive(file, held.enter_context(tarfile.open(file, "r:")))
+        yield image
+
+
+@contextmanager
+def _readable(file: Path) -> Iterator[None]:
+    """What is wrong with an archive, as one error."""
+    try:
+        yield
+    except (tarfile.ReadError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        what = f"not an image that can be read: {type(error).__name__}: {error}"
+        raise WrongUse(what, where=str(file), hint=_HINT) from error
+
+
+class _Hashed:
+    """A stream that hashes what is read of it."""
+
+    def __init__(self, stream: IO[bytes]) -> None:
+        self._stream, self._digest = stream, hashlib.sha256()
+
+    def read(self, size: int = -1) -> bytes:
+        data = self._stream.read(size)
+        self._digest.update(data)
+        return data
+
+    def whole(self) -> str:
+        """Read to the end, and return the sha256 of all of it."""
+        while self.read(_CHUNK):
+            pass
+        return self._digest.hexdigest()
+
+
+def _path(name: str) -> _Parts:
+    parts = tuple(part for part in name.split("/") if part not in ("", "."))
+    if ".." in parts or "\0" in name:
+        raise ValueError(f"it has a member {name!r:.100}")
+    return parts
+
+
+def _take_away(to: Path, path: _Parts, wanted: _Parts, *, only_below: bool) -> None:
+    """Remove what a layer says is gone of the layers below it: a path, or only what is below it. Nothing outside the wanted folder."""
+    if path[: len(wanted)] != wanted and wanted[: len(path)] != path:
+        return
+    target = to.joinpath(*max(path, wanted, key=len))
+    if only_below and len(path) >= len(wanted) and target.is_dir() and not target.is_symlink():
+        for entry in target.iterdir():
+            _remove(entry)
+    else:
+        _remove(target)
+
+
+def _merge(staged: Path, to: Path) -> None:
+    """Move what a layer has over what the layers below it had."""
+    for entry in [*staged.iterdir()]:
+        there = to / entry.name
+        if entry.is_dir() and not entry.is_symlink() and there.is_dir() and not there.is_symlink():
+            _merge(entry, there)
+        else:
+            _remove(there)
+            entry.rename(there)
+    staged.rmdir()
+
+
+def _make_folder(staged: Path, path: _Parts) -> None:
+    """Create a folder below `staged`; a layer may name a file before its folder, and write nothing through a link."""
+    staged.mkdir(exist_ok=True)
+    for part in path:
+        staged /= part
+        if staged.is_symlink() or (staged.exists() and not staged.is_dir()):
+            staged.unlink()
+        staged.mkdir(exist_ok=True)
+
+
+def _stays_within(path: _Parts, link: str) -> bool:
+    """Whether a link leads nowhere but into the image: `..` at its beginning alone, since what a name leads to may be a link too."""
+    parts = link.split("/")
+    up = next((number for number, part in enumerate(parts) if part != ".."), len(parts))
+    return not link.startswith("/") and up < len(path) and ".." not in parts[up:]
+
+
+def _is_file(path: Path) -> bool:
+    return path.is_file() and not path.is_symlink() and path.resolve() == Path(os.path.abspath(path))
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)

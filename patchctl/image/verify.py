@@ -1,0 +1,63 @@
+"""`patchctl image verify`: the trees in an image, read back as `verify --workspace` reads them, and its labels."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path, PurePosixPath
+
+from patchctl.check.workspace import verify_workspace
+from patchctl.errors import WrongUse
+from patchctl.findings.report import Finding, Report
+from patchctl.image.image_archive import open_image
+from patchctl.manifest.distribution import Distribution
+from patchctl.scratch import scratch
+from patchctl.terminal.progress import Progress
+from patchctl.workspace.state import WorkspaceState, in_profile, load_state
+
+_DEFAULT = "/opt/patched"
+
+
+def verify_image(file: Path, workspace: PurePosixPath | None, dist: Distribution | None, progress: Progress) -> Report:
+    """Check every tree of an image, and that its labels name these trees. Runs nothing of the image.
+
+    Raises what `open_image` and `verify_workspace` raise, and WrongUse for an image without a workspace.
+    """
+    with open_image(file) as image, scratch("patchctl-image-") as root:
+        at = workspace or PurePosixPath(image.environment.get("PATCHCTL_WORKSPACE", _DEFAULT))
+        if not at.is_absolute():
+            raise WrongUse(f"the workspace in the image is an absolute path, and not {at}", hint="--workspace /DIR")
+        progress.note(f"reading {file.name}")
+        image.unpack(root, [at])
+        there = root / at.relative_to("/")
+        state = load_state(there) if there.is_dir() else None
+        if state is None:
+            what = f"nothing was applied to {at} in this image"
+            raise WrongUse(what, where=str(file), hint="name the image's workspace with --workspace /DIR")
+        elsewhere = [PurePosixPath(tree.folder) for tree in state.trees.values() if tree.folder.startswith("/")]
+        if elsewhere:
+            image.unpack(root, elsewhere)
+        report = verify_workspace(there, dist, progress, within=root)
+        report.findings[:] = [_in_image(one, root) for one in report.findings]
+        report.add(_labels(image.labels, state, file))
+        return report
+
+
+def _in_image(found: Finding, root: Path) -> Finding:
+    """The finding with paths as they are in the image."""
+    return replace(found, file=found.file.replace(str(root), ""), message=found.message.replace(str(root), ""))
+
+
+def _labels(labels: Mapping[str, str], state: WorkspaceState, file: Path) -> Iterator[Finding]:
+    """Compare the labels that scripts/build_image.sh gave with what the image holds. The root of a container has none."""
+    said = {name: value for name, value in labels.items() if name.startswith("patchctl.tree.")}
+    if not labels:
+        return
+    held = {f"patchctl.tree.{name}": f"{t.form}:{t.tip_tree}" for name, t in state.trees.items() if in_profile(t)}
+    for label, value in {"patchctl.profile": state.profile or "", "patchctl.release": state.release or ""}.items():
+        if label in labels:
+            said[label], held[label] = labels[label], value
+    for name in sorted({*said, *held}):
+        if said.get(name) != held.get(name):
+            message = f"the label {name} is {said.get(name, 'not there')}, and the image holds {held.get(name, 'none')}"
+            yield Finding("label", message, str(file))

@@ -1,0 +1,293 @@
+"""`patchctl image verify`: images in the three forms that engines write, the layers' rules, and archives that mean harm."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import io
+import json
+import subprocess
+import sys
+import tarfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from distribution import CLOCK, GREETER, REPO, Made, make_distribution
+
+HELLO = "opt/patched/greeter/greeter/hello.py"
+
+
+@dataclass(frozen=True)
+class Applied:
+    """A distribution, and the layer of an image with its profile applied at /opt/patched."""
+
+    made: Made
+    layer: bytes
+    labels: dict[str, str]
+
+
+@pytest.fixture(scope="module")
+def applied(tmp_path_factory: pytest.TempPathFactory) -> Applied:
+    made = make_distribution(tmp_path_factory.mktemp("image"), (GREETER, CLOCK), lock=True)
+    workspace = tmp_path_factory.mktemp("root") / "opt/patched"
+    made.good("apply", "--profile", "full", "--workspace", str(workspace))
+    text = made.good("status", "--labels", "--json", "--workspace", str(workspace))
+    return Applied(made, tar_of(workspace, "opt/patched"), json.loads(text)["labels"])
+
+
+def tar_of(folder: Path, name: str) -> bytes:
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w") as layer:
+        layer.add(folder, name)
+    return out.getvalue()
+
+
+def layer(*entries: tuple[str, bytes | tarfile.TarInfo]) -> bytes:
+    """A layer of files by their bytes, and of entries of any kind."""
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w") as made:
+        for name, what in entries:
+            info = what if isinstance(what, tarfile.TarInfo) else tarfile.TarInfo(name)
+            info.name = name
+            info.size = len(what) if isinstance(what, bytes) else 0
+            made.addfile(info, io.BytesIO(what) if isinstance(what, bytes) else None)
+    return out.getvalue()
+
+
+def entry(kind: bytes, to: str = "") -> tarfile.TarInfo:
+    info = tarfile.TarInfo()
+    info.type, info.linkname = kind, to
+    return info
+
+
+def packed(files: Mapping[str, bytes], to: Path) -> Path:
+    to.write_bytes(layer(*files.items()))
+    return to
+
+
+def sha256(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+def config_of(labels: Mapping[str, str], layers: Sequence[bytes]) -> bytes:
+    inner = {"Labels": labels, "Env": ["PATCHCTL_WORKSPACE=/opt/patched"]}
+    return json.dumps({"config": inner, "rootfs": {"diff_ids": [f"sha256:{sha256(one)}" for one in layers]}}).encode()
+
+
+def oci(to: Path, layers: Sequence[bytes], labels: Mapping[str, str] | None = None, **instead: bytes) -> Path:
+    """An OCI archive with gzipped layers; `instead`: what lies there in place of the bytes that the manifest names."""
+    blobs = [gzip.compress(one) for one in layers]
+    config = config_of(labels or {}, layers)
+
+    def described(data: bytes) -> dict[str, Any]:
+        return {"digest": f"sha256:{sha256(data)}", "size": len(data)}
+
+    manifest = json.dumps({"config": described(config), "layers": [described(one) for one in blobs]}).encode()
+    attestation = {**described(b"{}"), "platform": {"os": "unknown"}}
+    index = {"manifests": [{**described(manifest), "platform": {"os": "linux"}}, attestation]}
+    held = {sha256(one): one for one in (config, manifest, *blobs)}
+    held |= {
+        sha256({"config": config, "manifest": manifest, "layer": blobs[0]}[name]): data
+        for name, data in instead.items()
+    }
+    files = {"oci-layout": b"{}", "index.json": json.dumps(index).encode()}
+    return packed(files | {f"blobs/sha256/{name}": data for name, data in held.items()}, to)
+
+
+def docker(to: Path, layers: Sequence[bytes], labels: Mapping[str, str] | None = None) -> Path:
+    named = {f"{number}/layer.tar": one for number, one in enumerate(layers)}
+    manifest = json.dumps([{"Config": "config.json", "RepoTags": ["it:1"], "Layers": [*named]}]).encode()
+    return packed({"manifest.json": manifest, "config.json": config_of(labels or {}, layers), **named}, to)
+
+
+def exported(to: Path, layers: Sequence[bytes], labels: Mapping[str, str] | None = None) -> Path:
+    """`docker export` of a container: its files alone."""
+    to.write_bytes(layers[0])
+    return to
+
+
+def found(applied: Applied, image: Path, code: int, *args: str) -> dict[str, str]:
+    """Of each finding its file, or its rule where it is the image's; after the exit code."""
+    done = applied.made.patchctl("image", "verify", str(image), *args, "--json")
+    assert done.returncode == code, done.stdout + done.stderr
+    data = json.loads(done.stdout)
+    return {one["file"]: one["rule"] for one in data["findings"]} if code < 2 else {"": data["error"]["what"]}
+
+
+FORMS: list[Callable[..., Path]] = [oci, docker, exported]
+
+
+@pytest.mark.parametrize("form", FORMS, ids=["oci archive", "docker save", "docker export"])
+def test_an_image_is_read_in_each_form(applied: Applied, form: Callable[..., Path], tmp_path: Path) -> None:
+    image = form(tmp_path / "image.tar", [applied.layer], applied.labels)
+    done = applied.made.patchctl("image", "verify", str(image))
+    assert done.returncode == 0 and "2 trees" in done.stdout, done.stdout + done.stderr
+
+
+def test_it_is_read_from_standard_input(applied: Applied, tmp_path: Path) -> None:
+    image = oci(tmp_path / "image.tar", [applied.layer], applied.labels)
+    line = [sys.executable, "-m", "patchctl", f"--root={applied.made.root}", "image", "verify", "-"]
+    with image.open("rb") as piped:
+        done = subprocess.run(
+            line,
+            stdin=piped,
+            env={"HOME": str(tmp_path), "PYTHONPATH": str(REPO), "PATH": "/usr/bin:/bin"},
+            capture_output=True,
+            text=True,
+        )
+    assert done.returncode == 0 and "2 trees" in done.stdout, done.stderr
+
+
+@pytest.mark.parametrize("form", FORMS[:2], ids=["oci archive", "docker save"])
+def test_a_file_that_a_layer_changes_is_found(applied: Applied, form: Callable[..., Path], tmp_path: Path) -> None:
+    image = form(tmp_path / "image.tar", [applied.layer, layer((HELLO, b"import os\n"))], applied.labels)
+    assert found(applied, image, 1) == {f"/{HELLO}": "file-changed"}
+
+
+@pytest.mark.parametrize(
+    ("upper", "files"),
+    [
+        ((("opt/patched/greeter/greeter/.wh.hello.py", b""),), {f"/{HELLO}": "file-changed"}),
+        ((("opt/patched/greeter/.wh.greeter", b""),), None),
+        ((("opt/patched/greeter/greeter/.wh..wh..opq", b""),), None),
+        ((("opt/patched/.wh.greeter", b""),), {"/opt/patched/greeter": "tree-missing"}),
+        (((HELLO, entry(tarfile.SYMTYPE, "manners.py")),), {f"/{HELLO}": "file-changed"}),
+        (((HELLO, entry(tarfile.SYMTYPE, "/etc/hostname")),), {f"/{HELLO}": "file-changed"}),
+        (((HELLO, entry(tarfile.DIRTYPE)),), {f"/{HELLO}": "file-changed"}),
+        (((HELLO, entry(tarfile.FIFOTYPE)),), {f"/{HELLO}": "file-changed"}),
+        (((HELLO, entry(tarfile.LNKTYPE, "opt/patched/greeter/README.md")),), {f"/{HELLO}": "file-changed"}),
+        ((("opt/patched/greeter/torch.py", b""),), {"/opt/patched/greeter/torch.py": "untracked-file"}),
+        ((("usr/lib/.wh.python3", b""), ("usr/lib/python3", b"")), {}),
+    ],
+    ids=[
+        "gone",
+        "folder gone",
+        "opaque",
+        "tree gone",
+        "link",
+        "link out",
+        "folder",
+        "pipe",
+        "hard link",
+        "module",
+        "elsewhere",
+    ],
+)
+def test_layers_go_over_each_other(
+    applied: Applied, upper: tuple[Any, ...], files: dict[str, str] | None, tmp_path: Path
+) -> None:
+    image = oci(tmp_path / "image.tar", [applied.layer, layer(*upper)], applied.labels)
+    seen = found(applied, image, 0 if files == {} else 1)
+    if files is not None:
+        assert seen == files
+    else:
+        assert set(seen.values()) == {"file-changed"} and f"/{HELLO}" in seen and len(seen) > 2
+
+
+def test_what_a_layer_takes_away_and_brings_again_is_there(applied: Applied, tmp_path: Path) -> None:
+    """A whiteout is about the layers below: the order within one layer says nothing."""
+    again = io.BytesIO(applied.layer)
+    with tarfile.open(fileobj=again, mode="a") as made:
+        made.addfile(tarfile.TarInfo("opt/.wh.patched"))  # behind what the same layer brings
+    image = oci(
+        tmp_path / "image.tar",
+        [layer((HELLO, b"old\n"), ("opt/patched/greeter/left", b"")), again.getvalue()],
+        applied.labels,
+    )
+    assert found(applied, image, 0) == {}
+
+
+def test_labels_have_to_name_what_the_image_holds(applied: Applied, tmp_path: Path) -> None:
+    wrong = applied.labels | {"patchctl.tree.greeter": f"git:{'0' * 40}"}
+    image = oci(tmp_path / "image.tar", [applied.layer], wrong)
+    assert found(applied, image, 1) == {str(image): "label"}
+    del wrong["patchctl.tree.greeter"]
+    assert found(applied, oci(image, [applied.layer], wrong), 1) == {str(image): "label"}
+
+
+@pytest.mark.parametrize("part", ["config", "manifest", "layer"])
+def test_a_part_that_is_not_its_digests_is_refused(applied: Applied, part: str, tmp_path: Path) -> None:
+    other = gzip.compress(applied.layer, mtime=1) if part == "layer" else b'{"config": {}}'
+    image = oci(tmp_path / "image.tar", [applied.layer], applied.labels, **{part: other})
+    assert "is not what the image's manifest names" in found(applied, image, 3)[""]
+
+
+def test_trees_that_were_patched_in_place_are_read_where_they_are(applied: Applied, tmp_path: Path) -> None:
+    """As an image made by Dockerfile.into has them: the state names absolute folders, which are those of the image."""
+    made, root = applied.made, tmp_path / "root"
+    base = root / "srv/greeter"
+    made.good("apply", "--profile", "full", "--workspace", str(tmp_path / "ws"))
+    made.good("revert", "--workspace", str(tmp_path / "ws"))
+    (tmp_path / "ws/greeter").rename(base) if base.parent.mkdir(parents=True) is None else None
+    (root / "opt").mkdir()
+    made.good("apply", "--profile", "full", "--workspace", str(root / "opt/patched"), "--in-place", f"greeter={base}")
+    state = root / "opt/patched/.patchctl/state.json"
+    state.write_text(state.read_text().replace(str(root), ""))
+    layers = [tar_of(root / "srv", "srv"), tar_of(root / "opt", "opt")]
+    image = oci(tmp_path / "image.tar", layers)
+    assert found(applied, image, 0) == {}
+    image = oci(image, [*layers, layer(("srv/greeter/greeter/hello.py", b""))])
+    assert found(applied, image, 1) == {"/srv/greeter/greeter/hello.py": "file-changed"}
+
+
+@pytest.mark.parametrize(
+    ("upper", "what"),
+    [
+        ((("../outside", b""),), "it has a member"),
+        ((("opt/patched/../../outside", b""),), "it has a member"),
+        ((("opt", entry(tarfile.SYMTYPE, "/tmp")),), "/opt is no folder"),
+        (((HELLO, entry(tarfile.LNKTYPE, "etc/shadow")),), "is a hard link to a file elsewhere"),
+    ],
+    ids=["outside", "outside by a folder", "link above", "hard link out"],
+)
+def test_what_leads_out_of_the_image_is_refused(
+    applied: Applied, upper: tuple[Any, ...], what: str, tmp_path: Path
+) -> None:
+    image = oci(tmp_path / "image.tar", [applied.layer, layer(*upper)], applied.labels)
+    assert what in found(applied, image, 2)[""]
+    assert not (tmp_path / "outside").exists()
+
+
+def test_no_link_leads_to_this_machine(applied: Applied, tmp_path: Path) -> None:
+    """A workspace here, which is in order, is not taken for the image's: not by one link, and not by two of which each seems to stay."""
+    here = tmp_path / "here"
+    applied.made.good("apply", "--profile", "full", "--workspace", str(here))
+    deep = "/".join([".."] * 12)
+    for links in (
+        (("opt/patched", entry(tarfile.SYMTYPE, str(here))),),
+        (
+            ("opt/patched/a", entry(tarfile.SYMTYPE, ".")),
+            ("opt/patched/.patchctl", entry(tarfile.SYMTYPE, f"a/{deep}{here}/.patchctl")),
+        ),
+        (("opt/patched/.patchctl", entry(tarfile.SYMTYPE, f"{deep}{here}/.patchctl")),),
+    ):
+        image = oci(tmp_path / "image.tar", [layer(*links)])
+        assert "nothing was applied to /opt/patched in this image" in found(applied, image, 2)[""]
+
+
+@pytest.mark.parametrize(
+    ("data", "what"),
+    [
+        (b"", "not an image that can be read"),
+        (b"no tar at all" * 100, "not an image that can be read"),
+        (layer(("index.json", b"[]")), "not an image that can be read"),
+        (layer(("index.json", b'{"manifests": []}')), "it holds 0 images"),
+        (layer(("index.json", b'{"manifests": [{"digest": "sha256:00"}]}')), "which it does not hold"),
+        (layer(("index.json", b'{"manifests": [{"digest": "md5:00"}]}')), "and not by sha256"),
+        (layer(("manifest.json", b"[{}, {}]")), "it holds 2 images"),
+        (layer(("etc/hostname", b"")), "nothing was applied to /opt/patched in this image"),
+    ],
+    ids=["empty", "text", "list", "no image", "no manifest", "md5", "two images", "no workspace"],
+)
+def test_what_is_no_image_is_one_error(applied: Applied, data: bytes, what: str, tmp_path: Path) -> None:
+    (tmp_path / "image.tar").write_bytes(data)
+    assert what in found(applied, tmp_path / "image.tar", 2)[""]
+
+
+def test_a_workspace_elsewhere_is_named(applied: Applied, tmp_path: Path) -> None:
+    image = oci(tmp_path / "image.tar", [applied.layer], applied.labels)
+    assert "nothing was applied to /srv" in found(applied, image, 2, "--workspace", "/srv")[""]
+    assert "an absolute path" in found(applied, image, 2, "--workspace", "srv")[""]
