@@ -55,6 +55,7 @@ class Signable:
 
 
 BUNDLE = Signable("bundle", "bundle create --sign KEY")
+EVIDENCE = Signable("record", "prove --sign KEY")
 STATEMENT = Signable("statement", "sbom --format in-toto --sign KEY")
 
 

@@ -12,12 +12,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from patchctl import extension
-from patchctl.catalog.evidence import BEHAVIOUR, Evidence, keeps_tests, mutants_of, tests_of
+from patchctl.bundle.signature import EVIDENCE, Trust, check_signature
+from patchctl.catalog.evidence import BEHAVIOUR, Evidence, keeps_tests, mutants_of, record_file, tests_of
 from patchctl.check.diff_rules import check_counts
 from patchctl.check.pages import check_pages
 from patchctl.check.series import Key, Series, below, check_generated, check_series, manifest_findings, read_series
 from patchctl.check.sources import check_sources
-from patchctl.errors import BadManifest
+from patchctl.errors import BadManifest, NotTrusted
 from patchctl.findings.report import Finding, Report, from_error
 from patchctl.git.objects import object_id
 from patchctl.manifest.diagnostics import InvalidManifest
@@ -71,19 +72,36 @@ def _lacking(dist: Distribution, stack: Stack, feature: str) -> Iterator[str]:
         yield f"has no mutation; {folder}/{MUTANTS}/*.yaml is looked for"
 
 
-def check_proven(dist: Distribution, series: Series, *, required: bool) -> Iterator[Finding]:
-    """Check that a record proves every feature on every stack. `required` makes each missing one an error; else each stack has one
-    note, in a distribution that keeps tests."""
+def check_proven(
+    dist: Distribution, series: Series, *, required: bool, signers: Trust | None = None
+) -> Iterator[Finding]:
+    """Check that a record proves every feature on every stack, and that `signers` signed it. `required` makes each missing one an error;
+    else each stack has one note, in a distribution that keeps tests."""
     if not required and not keeps_tests(dist.root):
         return
     evidence = Evidence(dist)
     for key, patches in series.stacks.items():
         stack = dist.stacks[key]
         reasons = [(patch, why) for patch in patches if (why := evidence.unproven(stack, patch)) is not None]
+        if signers is not None:
+            reasons += [(p, why) for p in patches if (why := _unsigned(dist, stack, p, signers)) is not None]
         if required:
             yield from (_error(stack, patch, why) for patch, why in reasons)
         elif reasons:
             yield _note(dist, stack, len(patches), {patch.feature: why for patch, why in reasons})
+
+
+def _unsigned(dist: Distribution, stack: Stack, patch: StackPatch, signers: Trust) -> str | None:
+    """Return why no trusted signature of the record counts; None if one does, or if there is no record."""
+    file = record_file(dist.root, stack.upstream, stack.name, patch.feature)
+    if not file.is_file():
+        return None
+    try:
+        with file.open("rb") as record:
+            check_signature(file, record, signers, EVIDENCE)
+    except NotTrusted as error:
+        return f"its record has no signature that counts: {error.what}"
+    return None
 
 
 def _error(stack: Stack, patch: StackPatch, why: str) -> Finding:
@@ -260,11 +278,13 @@ def verify_distribution(
     *,
     proven: bool = False,
     isolated: bool = False,
+    signers: Trust | None = None,
 ) -> Report:
     """Check manifests, patches, locks, extensions, pages, and with `options` every available form of every source.
 
-    With `proven` a feature without a valid record is an error, with `isolated` one that needs more than it requires. Raises
-    SourceMismatch for a source that is not what was pinned, also for a changed file in the cache.
+    With `proven` a feature without a valid record is an error, with `signers` one whose record none of them signed, with `isolated` one
+    that needs more than it requires. Raises SourceMismatch for a source that is not what was pinned, also for a changed file in the
+    cache.
     """
     report = Report()
     series = read_series(dist, report)
@@ -273,7 +293,7 @@ def verify_distribution(
     report.add(check_locks(dist, series))
     report.add(_counts(dist, series))
     report.add(check_tested(dist, series))
-    report.add(check_proven(dist, series, required=proven))
+    report.add(check_proven(dist, series, required=proven, signers=signers))
     report.add(check_begun(dist))
     report.add(check_orphans(dist))
     report.add(check_generated(dist))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Container, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,6 +14,7 @@ from patchctl.cli.sources import Sources, source_options
 from patchctl.errors import DONE, FINDINGS, WrongUse
 
 if TYPE_CHECKING:
+    from patchctl.bundle.signature import SigningKey
     from patchctl.manifest.types import Profile, Stack
     from patchctl.prove.proof_trees import Ground
     from patchctl.prove.prove import FeatureOnStack, Runs, Verdict
@@ -51,6 +53,16 @@ if TYPE_CHECKING:
 )
 @click.option("--alone", is_flag=True, help="Each feature on trees with only what it requires; no record is written.")
 @click.option("--rerun", is_flag=True, help="Run again what the records show already.")
+@click.option("--check", is_flag=True, help="Run it again and compare with the records; none is written.")
+@click.option(
+    "--since", metavar="COMMIT", help="Only features whose record is another than at this commit of the distribution."
+)
+@click.option(
+    "--sign",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="KEY",
+    help="Sign the records of these features with this SSH key: evidence.json.sig.",
+)
 @click.option(
     "--jobs",
     "-j",
@@ -83,6 +95,9 @@ def command(
     part: str,
     alone: bool,
     rerun: bool,
+    check: bool,
+    since: str | None,
+    sign: Path | None,
     jobs: int | None,
     timeout: float | None,
     debug: str | None,
@@ -98,16 +113,21 @@ def command(
     A feature that the stack of --stack dropped, or has not yet, can be named as well: its `on` tests are green on the unpatched
     trees where upstream meets the need. No record is written of it.
 
+    Who trusts no record runs some of them again with --check, such as what changed --since a release, or takes only records that are
+    signed: `verify --static --proven --record-signers FILE`.
+
     Exit code 0 when all that could be run is proven (or met), 1 when something is not or nothing could be run.
 
     \b
     Examples:
       patchctl prove sam_proposer --stack vllm-ascend
       patchctl prove --all --trees trees
+      patchctl prove --all --check --since HEAD~20
     """
+    from patchctl.bundle.signature import SigningKey
     from patchctl.check.distribution import check_orphans
     from patchctl.prove.proof_trees import by_profile, check_provable, isolated_profile
-    from patchctl.prove.prove import Runs, subjects_of
+    from patchctl.prove.prove import Runs, changed_since, subjects_of
     from patchctl.prove.runs import TIMEOUT_S, cores
     from patchctl.report.proving import prove_output, summary_text
 
@@ -120,21 +140,45 @@ def command(
         return _debug(app, subjects_of(dist, features, stack), debug, profile, folder, sources.options())
     if alone and folder is not None:
         raise WrongUse("--alone makes its trees, others for each feature", hint="leave --trees out")
+    if sign and (alone or check):
+        raise WrongUse("--sign signs records, and none is written", hint="leave --alone and --check out")
+    key = SigningKey.load(sign) if sign else None
     subjects = subjects_of(dist, features, stack)
+    if since is not None and not (subjects := changed_since(dist, subjects, since)):
+        raise WrongUse(f"no record is another than at {since}", hint="name an earlier commit")
     groups = (
         ((isolated_profile(dist, one, profile), [one]) for one in subjects)
         if alone
         else by_profile(dist, subjects, profile, folder)
     )
     how = Runs(
-        ("tests", "mutants") if part == "all" else (part,), rerun, not alone, jobs or cores(), timeout or TIMEOUT_S
+        ("tests", "mutants") if part == "all" else (part,),
+        rerun or check,
+        not (alone or check),
+        jobs or cores(),
+        timeout or TIMEOUT_S,
+        check,
     )
     verdicts = _prove_all(app, groups, folder, sources.options(), how, as_json=as_json)
     orphans = [f"{f.file}: {f.message}" for f in check_orphans(dist)] if everything and stack is None else []
+    if key is not None:
+        _sign(app, [v for v in verdicts if v.status == "proven"], key)
     proven = sum(v.status in ("proven", "met") for v in verdicts)
     failed = bool(orphans) or any(v.problems for v in verdicts)
     app.emit("prove", prove_output(verdicts, orphans), lambda style: summary_text(verdicts, orphans, style), as_json)
     return DONE if proven and not failed else FINDINGS
+
+
+def _sign(app: App, verdicts: Iterable[Verdict], key: SigningKey) -> None:
+    from patchctl.bundle.signature import EVIDENCE
+    from patchctl.catalog.evidence import record_file
+
+    for one in verdicts:
+        file = record_file(app.distribution.root, one.upstream, one.stack, one.feature)
+        with file.open("rb") as record:
+            digest = hashlib.sha256(record.read()).hexdigest()
+            record.seek(0)
+            key.sign_beside(file, record, digest, EVIDENCE)
 
 
 def _debug(

@@ -15,6 +15,7 @@ from patchctl.errors import NotTrusted, WrongUse
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from patchctl.bundle.signature import Trust
     from patchctl.findings.report import Finding, Report
 
 
@@ -34,6 +35,12 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--proven", is_flag=True, help="Every feature must be proven on its stack by a record that holds; see `prove`."
+)
+@click.option(
+    "--record-signers",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="With --proven: each record needs a signature (evidence.json.sig) of a key that FILE allows; see `prove --sign`.",
 )
 @click.option("--alone", is_flag=True, help="Every feature has to apply on its pin with only what it requires, too.")
 @click.option("--static", is_flag=True, help="Only what needs no source: patches, names, headers, digests, pages.")
@@ -61,6 +68,7 @@ def command(
     sources: Sources,
     skip_unavailable: bool,
     proven: bool,
+    record_signers: Path | None,
     alone: bool,
     static: bool,
     lint: bool,
@@ -93,6 +101,8 @@ def command(
 
     if statement and workspace is None:
         raise WrongUse("--statement is for the trees of a workspace", hint="name it with --workspace DIR")
+    if record_signers and not proven:
+        raise WrongUse("--record-signers is for the records of proofs", hint="add --proven")
     if statement_signers and not statement:
         raise WrongUse("--statement-signers is for a statement", hint="name the statement with --statement FILE")
     if workspace is not None:
@@ -107,14 +117,24 @@ def command(
             raise WrongUse("--lint is for patch files alone", hint="leave --proven and --alone out")
         silent = output == "json"
         chosen = None if static or lint else sources
-        root, report = _distribution(app, chosen, proven=proven, isolated=alone, lint=lint, silent=silent)
+        signers = app.trust(record_signers) if record_signers else None
+        root, report = _distribution(
+            app, chosen, proven=proven, signers=signers, isolated=alone, lint=lint, silent=silent
+        )
     shown = Shown(report, "verify", root, all_rules() if output == "sarif" else {})
     print_findings(app, output, shown, verify_output(report), lambda style: report_text(report, style, quiet=quiet))
     return report.exit_code(skip_unavailable=skip_unavailable or static or lint)
 
 
 def _distribution(
-    app: App, sources: Sources | None, *, proven: bool, isolated: bool, lint: bool, silent: bool
+    app: App,
+    sources: Sources | None,
+    *,
+    proven: bool,
+    signers: Trust | None,
+    isolated: bool,
+    lint: bool,
+    silent: bool,
 ) -> tuple[Path, Report]:
     from patchctl.check.distribution import lint_distribution, verify_distribution
     from patchctl.check.series import manifest_findings
@@ -132,7 +152,9 @@ def _distribution(
         return root, lint_distribution(dist)
     options = None if sources is None else sources.options()
     pages = output_pages(root)
-    return root, verify_distribution(dist, options, app.progress(silent), pages, proven=proven, isolated=isolated)
+    return root, verify_distribution(
+        dist, options, app.progress(silent), pages, proven=proven, isolated=isolated, signers=signers
+    )
 
 
 def _refuse_sources(sources: Sources, static: bool, proven: bool, alone: bool, lint: bool) -> None:

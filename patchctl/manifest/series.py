@@ -150,7 +150,7 @@ def _unlisted_below(folder: Path, stack: Stack, stacks: Stacks) -> Iterator[Path
         if entry.name not in features or not entry.is_dir():
             yield entry
             continue
-        parts = {TESTS, MUTANTS, RECORD} | ({CARRIED} if entry.name in own else set())
+        parts = {TESTS, MUTANTS, RECORD, f"{RECORD}.sig"} | ({CARRIED} if entry.name in own else set())
         for part in _folder(entry):
             if part.name not in parts and f"{entry.name}/{part.name}" not in listed:
                 yield part

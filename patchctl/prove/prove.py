@@ -20,7 +20,7 @@ import os
 import platform
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -39,9 +39,10 @@ from patchctl.catalog.evidence import (
     write_record,
 )
 from patchctl.errors import BadManifest, WrongUse
+from patchctl.git.run import GitFailed, run_git
 from patchctl.manifest.diagnostics import did_you_mean, quoted
 from patchctl.manifest.distribution import Distribution
-from patchctl.manifest.series import descent
+from patchctl.manifest.series import RECORD, descent
 from patchctl.manifest.types import Stack
 from patchctl.prove.runs import (
     TIMEOUT_S,
@@ -57,6 +58,7 @@ from patchctl.prove.runs import (
     mutated,
 )
 from patchctl.stack.patches import StackPatch, load_patch, parse_feature
+from patchctl.terminal.text import one_line
 
 # The interpreter that probes run under (tests/behaviour/harness.py); its packages are what the tests ran with.
 TORCH_PYTHON = "PATCHCTL_TORCH_PYTHON"
@@ -151,13 +153,14 @@ class Trees:
 class Runs:
     """What a prover runs: `parts` of "tests" and "mutants"; with `rerun` what records show already too; `jobs` runs of pytest at a
     time, each for `timeout` seconds at most. Without `keep` records are neither read nor written: the trees are not those of
-    a profile."""
+    a profile. With `check` what ran is compared with the records, too."""
 
     parts: Sequence[str] = ("tests", "mutants")
     rerun: bool = False
     keep: bool = True
     jobs: int = 1
     timeout: float = TIMEOUT_S
+    check: bool = False
 
 
 class Prover:
@@ -192,6 +195,10 @@ class Prover:
                 verdict.kept += 1
         if "mutants" in self.how.parts:
             self._mutants(subject, tests, record, verdict, note)
+        if self.how.check and record.tests is not None:
+            verdict.problems += unlike(
+                read_record(self.root, stack.upstream, stack.name, subject.feature), record.tests
+            )
         return verdict
 
     def _record(self, subject: FeatureOnStack) -> EvidenceRecord:
@@ -318,6 +325,32 @@ def on_record(dist: Distribution, subject: FeatureOnStack, parts: Sequence[str])
     if any(stale.values()) or ("mutants" in parts and (not files or record.mutants.keys() - stale.keys())):
         return None
     return Verdict(stack.upstream, stack.name, feature, kept=("tests" in parts) + len(stale))
+
+
+def unlike(stored: EvidenceRecord | None, ran: Proof) -> Iterator[str]:
+    """Yield the tests that did not end as the record says."""
+    if stored is None or stored.tests is None:
+        yield "no record to compare with"
+        return
+    for trees, results in ran.results.items():
+        said = stored.tests.results.get(trees, {})
+        for test in sorted(results.keys() | said.keys()):
+            if results.get(test) != said.get(test):
+                now, then = results.get(test, "not run"), said.get(test, "nothing")
+                yield f"{test} on the {trees} trees: {now}, and the record says {then}"
+
+
+def changed_since(dist: Distribution, subjects: Sequence[FeatureOnStack], commit: str) -> list[FeatureOnStack]:
+    """Return those whose record is another than at a commit of the distribution's git. Raises WrongUse if there is none."""
+    try:
+        out = run_git(
+            ["diff", "--name-only", "--relative", "-z", "--end-of-options", commit, "--", "patches"], cwd=dist.root
+        )
+    except GitFailed as error:
+        what = f"git cannot compare the distribution with {quoted(commit)}: {one_line(error.what)}"
+        raise WrongUse(what, where=str(dist.root), hint="name a commit of a clone of it") from error
+    changed = {os.fsdecode(path) for path in out.split(b"\0")}
+    return [s for s in subjects if f"patches/{s.stack.upstream}/{s.stack.name}/{s.feature}/{RECORD}" in changed]
 
 
 def lacking(trees: Trees, subject: FeatureOnStack) -> str | None:

@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from distribution import CLOCK, GREETER, Made, Patch, Upstream, make_distribution
+from distribution import CLOCK, GREETER, Made, Patch, Upstream, git, make_distribution
 from test_json import check_output
 from test_releases import without_patches
 
-from patchctl.catalog.evidence import Proof, read_record
+from patchctl.catalog.evidence import Proof, read_record, write_record
 
 pytestmark = pytest.mark.heavy("runs pytest in processes of its own, some hundred times")
 
@@ -156,6 +156,60 @@ def test_what_is_on_record_makes_no_trees(proven: Made) -> None:
     (proven.root / MUTANT).write_text(MUTATION + "\n")
     assert prove_without_a_source("--only", "tests")[0] == 0
     assert prove_without_a_source()[0] == 3
+
+
+def test_a_record_is_checked_by_running_it_again(proven: Made) -> None:
+    """Nothing is written, and what ended otherwise than the record says is a problem."""
+    file = proven.root / RECORD
+    before = file.read_bytes()
+    feature = prove(proven, "--check")
+    assert feature["status"] == "proven" and feature["kept"] == 0 and file.read_bytes() == before
+    stored = read_record(proven.root, "greeter", "v1", "typo")
+    assert stored is not None and stored.tests is not None
+    other = {**stored.tests.results, "base": {**stored.tests.results["base"], "test_rest": "off failed"}}
+    write_record(proven.root, replace(stored, tests=replace(stored.tests, results=other)))
+    told = file.read_bytes()
+    feature = prove(proven, "--check", code=1)
+    assert feature["reasons"] == ["test_rest on the base trees: off passed, and the record says off failed"]
+    assert file.read_bytes() == told
+    file.unlink()
+    assert prove(proven, "--check", code=1)["reasons"] == ["no record to compare with"]
+
+
+def test_what_changed_since_a_commit_is_taken(proven: Made) -> None:
+    root = proven.root
+    git(root, "init", "--quiet")
+    git(root, "add", "--all")
+    git(root, "commit", "--quiet", "-m", "a release")
+    none = proven.patchctl("prove", "--all", "--since", "HEAD")
+    assert none.returncode == 2 and "no record is another than at HEAD" in none.stderr
+    record = root / RECORD
+    record.write_text(record.read_text() + "\n")
+    assert prove(proven, "--check", "--since", "HEAD")["status"] == "proven"
+    unknown = proven.patchctl("prove", "--all", "--since", "v9")
+    assert unknown.returncode == 2 and "git cannot compare the distribution with 'v9'" in unknown.stderr
+
+
+def test_records_are_signed(proven: Made) -> None:
+    folder = proven.root.parent
+    for name in ("key", "other"):
+        subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", folder / name], check=True)
+        public = (folder / f"{name}.pub").read_text()
+        (folder / f"{name}.signers").write_text(f"patchctl@localhost {public}")
+
+    def verified(signers: str) -> tuple[int, str]:
+        done = proven.patchctl("verify", "--static", "--proven", "--record-signers", str(folder / f"{signers}.signers"))
+        return done.returncode, done.stdout
+
+    assert verified("key")[0] == 1 and "its record has no signature that counts" in verified("key")[1]
+    assert prove(proven, "--sign", str(folder / "key"))["kept"] == 2
+    assert verified("key")[0] == 0, verified("key")
+    assert verified("other")[0] == 1
+    record = proven.root / RECORD
+    record.write_text(record.read_text() + "\n")
+    assert verified("key")[0] == 1 and unproven(proven) == []
+    prove(proven, "--sign", str(folder / "key"))
+    assert verified("key")[0] == 0
 
 
 def test_red_green_and_a_red_mutation_are_a_proof(made: Made) -> None:

@@ -87,7 +87,7 @@ LAYERS: dict[str, set[str]] = {
     "bump": TREES | {"catalog", "drift", "requirements"},
     "prove": TREES | {"catalog"},
     "blame": TREES | {"catalog"},
-    "check": TREES | {"findings", "requirements", "catalog", "importing", "drift", "prove"},
+    "check": TREES | {"findings", "requirements", "bundle", "catalog", "importing", "drift", "prove"},
     "image": TREES | {"findings", "check"},
     "doctor": TREES | {"findings", "requirements", "bundle"},
     "cluster": TREES | {"findings", "bundle", "check", "doctor"},
