@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,8 +15,8 @@ from patchctl.errors import WrongUse
 
 
 @click.command("init")
-@click.argument("name", metavar="NAME")
-@click.argument("wanted", metavar="VERSION|REF")
+@click.argument("name", metavar="[NAME", default="")
+@click.argument("wanted", metavar="VERSION|REF]", default="")
 @click.option("--git", multiple=True, metavar="URL", help="A repository of the upstream. Repeatable.")
 @click.option("--sdist", metavar="PROJECT", help="Its name on the package index.")
 @click.option(
@@ -35,7 +36,7 @@ def command(
 
     Writes manifests with the first stack and its lock, a profile of the upstream's name, a README, what the tests of
     patches need (conftest.py, tests/behaviour/harness.py), and a workflow for CI. All is written, or nothing.
-    docs/your-own-distribution.md goes from there to a proven patch.
+    docs/your-own-distribution.md goes from there to a proven patch. On a terminal it asks for what is not given.
 
     \b
     Examples:
@@ -48,13 +49,22 @@ def command(
     from patchctl.manifest.types import Upstream
     from patchctl.pin.first import UNKNOWN, begin, check_place, declare
 
+    if sys.stdin.isatty():
+        name = name or click.prompt("Name of the upstream", err=True)
+        if not (git or sdist):
+            url = click.prompt("Its git repository, or nothing", default="", show_default=False, err=True)
+            git = (url,) if url else ()
+            sdist = click.prompt("Its name on the package index, or nothing", default="", show_default=False, err=True)
+        wanted = wanted or click.prompt("Version, tag or commit", err=True)
+    if not (name and wanted):
+        raise WrongUse("which upstream, and which version of it?", hint="patchctl init NAME VERSION --git URL")
     if not (git or sdist):
         raise WrongUse("where is the upstream?", hint="name its repository with --git URL, or --sdist PROJECT, or both")
     root = folder.absolute()
     check_place(root, name, git)
     progress = app.progress(as_json=False)
     with filling(root, last="manifests") as staged:
-        app.distribution = declare(staged, name, Upstream(name, UNKNOWN, [*git], sdist))
+        app.distribution = declare(staged, name, Upstream(name, UNKNOWN, [*git], sdist or None))
         options = (sources if git else replace(sources, source="sdist")).options()
         stack, notes = begin(app.distribution, name, wanted, options, progress)
         lock_stack(Distribution.load(staged), stack, options, progress, check=False)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from distribution import GREETER, Made, git, make_distribution, run_patchctl, write_files
+from distribution import GREETER, REPO, Made, git, make_distribution, run_patchctl, write_files
 
 MESSAGE = """hello: say which hour it is
 
@@ -89,6 +91,26 @@ def test_to_a_proven_first_patch(origin: Made, tmp_path: Path) -> None:
     assert "1/1 mutants red" in good(own, "prove", "hours")
     assert "no errors" in good(own, "verify", "--proven")
     assert "1 patch" in good(own, "apply", "--profile", "greeter")
+
+
+def test_it_asks_on_a_terminal(origin: Made, tmp_path: Path) -> None:
+    """For what the command line does not say, and nothing else; in a pipe it is an error."""
+    own = tmp_path / "own"
+    own.mkdir()
+    asked = [sys.executable, "-m", "patchctl", f"--cache={tmp_path / 'cache'}", "init"]
+    environment = {"HOME": str(own), "PATH": os.environ["PATH"], "PYTHONPATH": str(REPO), "PIP_NO_INDEX": "1"}
+    ours, theirs = os.openpty()
+    running = subprocess.Popen(
+        asked, cwd=own, env=environment, stdin=theirs, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    os.close(theirs)
+    os.write(ours, f"greeter\n{address(origin)}\n\nv1.0\n".encode())
+    out, err = running.communicate(timeout=120)
+    os.close(ours)
+    assert running.returncode == 0 and "written  manifests/stacks/greeter/v1.0.yaml" in out, err
+    assert "Name of the upstream: " in err and "Version, tag or commit: " in err
+    refused = run(tmp_path / "other", "init")
+    assert refused.returncode == 2 and "which upstream, and which version of it?" in refused.stderr
 
 
 def test_from_an_index_alone(origin: Made, tmp_path: Path) -> None:
