@@ -200,6 +200,7 @@ def test_every_feature_is_needed_by_a_recipe_or_by_a_setting_that_none_has() -> 
         "sam_shared_history",  # sam with additional_config.sam_shared_history, measured with small models only
         "single_rank_rope",  # which packed_cp_group_ring requires
         "spec_decode_logprobs",  # speculation with calculate_log_probs; spec_and_graph_config requires it
+        "wake_up_in_parts",  # a fix of what an engine does between two calls that wake it
         "wake_up_experts",  # a fix of what an engine does that wakes with the weights that it had
     }
 
