@@ -2,15 +2,30 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Iterator
 from pathlib import Path
 
+from patchctl.bundle.reader import opened
+from patchctl.bundle.signature import STATEMENT, Trust, check_signature
+from patchctl.errors import NotTrusted
 from patchctl.findings.report import Finding
 from patchctl.workspace.state import WorkspaceState, in_profile
 
 _TYPE = "https://in-toto.io/Statement/v1"
 LIMIT = 16 << 20
+
+
+def read_statement(file: Path, trust: Trust | None) -> bytes:
+    """Return a statement's bytes. Raises NotTrusted if `trust` requires a signature and none counts, WrongUse if it cannot be read."""
+    with opened(file, STATEMENT.name) as (stream, _):
+        data = stream.read(LIMIT)
+        if trust is not None and trust.required:
+            signature = check_signature(file, stream, trust, STATEMENT)
+            if signature.sha256 != hashlib.sha256(data).hexdigest():
+                raise NotTrusted("the statement is not what was signed", where=str(file))
+    return data
 
 
 def statement_findings(data: bytes, file: Path, state: WorkspaceState) -> Iterator[Finding]:

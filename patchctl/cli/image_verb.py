@@ -33,10 +33,30 @@ def command() -> None:
     metavar="/DIR",
     help="The workspace in the image [default: its PATCHCTL_WORKSPACE, else /opt/patched].",
 )
+@click.option(
+    "--statement",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="The in-toto statement of `sbom` has to be of the image's trees.",
+)
+@click.option(
+    "--statement-signers",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="The statement needs a signature (STATEMENT.sig) of a key that FILE allows.",
+)
 @click.option("--quiet", "-q", is_flag=True, help="With text: print findings, and nothing else.")
 @format_option("patchctl.findings.formats:VerifyOutput")
 @click.pass_obj
-def verify(app: App, file: Path, workspace: str | None, quiet: bool, output: str) -> int:
+def verify(
+    app: App,
+    file: Path,
+    workspace: str | None,
+    statement: Path | None,
+    statement_signers: Path | None,
+    quiet: bool,
+    output: str,
+) -> int:
     """Check the trees of an image in a file as `verify --workspace` does, and that its labels name them.
 
     FILE is a saved image (`docker save`), an OCI archive, or what `docker export` wrote of a container, which has no labels; -
@@ -52,9 +72,13 @@ def verify(app: App, file: Path, workspace: str | None, quiet: bool, output: str
       docker save IMAGE | patchctl image verify -
     """
     from patchctl.check.rules import all_rules
+    from patchctl.check.statement import read_statement
     from patchctl.findings.formats import Shown, report_text, verify_output
     from patchctl.image.verify import verify_image
 
+    if statement_signers and not statement:
+        raise WrongUse("--statement-signers is for a statement", hint="name the statement with --statement FILE")
+    said = (statement, read_statement(statement, app.trust(statement_signers))) if statement else None
     folder = PurePosixPath(workspace) if workspace else None
     with tempfile.NamedTemporaryFile(prefix="patchctl-image-", suffix=".tar") as kept:
         if file == Path("-"):
@@ -63,7 +87,7 @@ def verify(app: App, file: Path, workspace: str | None, quiet: bool, output: str
             shutil.copyfileobj(sys.stdin.buffer, kept)
             kept.flush()
         at = Path(kept.name) if file == Path("-") else file.absolute()
-        report = verify_image(at, folder, app.distribution, app.progress(output == "json"))
+        report = verify_image(at, folder, app.distribution, app.progress(output == "json"), said)
     shown = Shown(report, "image.verify", app.found_root, all_rules() if output == "sarif" else {})
     print_findings(app, output, shown, verify_output(report), lambda style: report_text(report, style, quiet=quiet))
     return report.exit_code()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,13 +9,11 @@ import click
 
 from patchctl.cli.app import App, format_option, print_findings
 from patchctl.cli.sources import Sources, source_or_bundle_options
-from patchctl.errors import NotTrusted, WrongUse
+from patchctl.errors import WrongUse
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from patchctl.bundle.signature import Trust
-    from patchctl.findings.report import Finding, Report
+    from patchctl.findings.report import Report
 
 
 @click.command("verify")
@@ -109,7 +106,11 @@ def command(
         _refuse_sources(sources, static, proven, alone, lint)
         root, report = _workspace(app, workspace.absolute(), silent=output == "json")
         if statement:
-            report.add(_statement(app, statement, statement_signers, workspace.absolute()))
+            from patchctl.check.statement import read_statement, statement_findings
+            from patchctl.sbom.contents import state_of
+
+            data = read_statement(statement, app.trust(statement_signers))
+            report.add(statement_findings(data, statement, state_of(workspace.absolute())))
     else:
         if alone and static:
             raise WrongUse("--alone builds stacks, and --static leaves sources alone", hint="leave one of both out")
@@ -179,20 +180,3 @@ def _workspace(app: App, workspace: Path, *, silent: bool) -> tuple[Path, Report
 
     root = app.root_of(workspace)
     return workspace, verify_workspace(workspace, Distribution.load(root) if root else None, app.progress(silent))
-
-
-def _statement(app: App, file: Path, signers: Path | None, workspace: Path) -> Iterator[Finding]:
-    """Check a statement's signature, if someone has to have signed it, and compare it with the workspace."""
-    from patchctl.bundle.reader import opened
-    from patchctl.bundle.signature import STATEMENT, check_signature
-    from patchctl.check.statement import LIMIT, statement_findings
-    from patchctl.sbom.contents import state_of
-
-    trust = app.trust(signers)
-    with opened(file, STATEMENT.name) as (stream, _):
-        data = stream.read(LIMIT)
-        if trust is not None and trust.required:
-            signature = check_signature(file, stream, trust, STATEMENT)
-            if signature.sha256 != hashlib.sha256(data).hexdigest():
-                raise NotTrusted("the statement is not what was signed", where=str(file))
-    yield from statement_findings(data, file, state_of(workspace))

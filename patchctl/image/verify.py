@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
+from patchctl.check.statement import statement_findings
 from patchctl.check.workspace import verify_workspace
 from patchctl.errors import WrongUse
 from patchctl.findings.report import Finding, Report
@@ -18,8 +19,14 @@ from patchctl.workspace.state import WorkspaceState, in_profile, load_state
 _DEFAULT = "/opt/patched"
 
 
-def verify_image(file: Path, workspace: PurePosixPath | None, dist: Distribution | None, progress: Progress) -> Report:
-    """Check every tree of an image, and that its labels name these trees. Runs nothing of the image.
+def verify_image(
+    file: Path,
+    workspace: PurePosixPath | None,
+    dist: Distribution | None,
+    progress: Progress,
+    statement: tuple[Path, bytes] | None = None,
+) -> Report:
+    """Check every tree of an image, and that its labels, and a statement, name these trees. Runs nothing of the image.
 
     Raises what `open_image` and `verify_workspace` raise, and WrongUse for an image without a workspace.
     """
@@ -40,6 +47,9 @@ def verify_image(file: Path, workspace: PurePosixPath | None, dist: Distribution
         report = verify_workspace(there, dist, progress, within=root)
         report.findings[:] = [_in_image(one, root) for one in report.findings]
         report.add(_labels(image.labels, state, file))
+        if statement:
+            name, data = statement
+            report.add(statement_findings(data, name, state))
         return report
 
 

@@ -101,7 +101,7 @@ PARSED = {
     r"bump --(continue|abort)": "is about a bump that has stopped: test_bump.py",
     r"bump [0-9]+\.[0-9]+ (?!.*--dry-run)": "rebases and locks for minutes: test_bump.py",
     r"rebase --(?!plan)": "is about a rebase that has stopped: test_rebase.py",
-    r"image verify -": "reads standard input: test_image_verify.py",
+    r"image verify (-|.*--statement)": "reads standard input, or a signed statement: test_image_verify.py",
     r"install |.* --site-packages": "builds packages into an interpreter: test_install.py, test_installed_upstreams.py",
     r".*--(?:sign|allowed-signers) ": "wants a key that signs: test_bundle.py",
     r"bisect ": "runs a command of the reader's: test_bisect.py",

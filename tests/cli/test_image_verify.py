@@ -208,6 +208,25 @@ def test_labels_have_to_name_what_the_image_holds(applied: Applied, tmp_path: Pa
     assert found(applied, oci(image, [applied.layer], wrong), 1) == {str(image): "label"}
 
 
+def test_a_signed_statement_is_of_its_trees(applied: Applied, tmp_path: Path) -> None:
+    made, workspace, stated = applied.made, tmp_path / "ws", tmp_path / "trees.json"
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", tmp_path / "key"], check=True)
+    signers = tmp_path / "signers"
+    signers.write_text(f"patchctl@localhost {(tmp_path / 'key.pub').read_text()}")
+    made.good("apply", "--profile", "full", "--workspace", str(workspace))
+    sbom = ("sbom", "--profile", "full", "--format", "in-toto", "--workspace", str(workspace), "--out", str(stated))
+    made.good(*sbom, "--sign", str(tmp_path / "key"))
+    image = oci(tmp_path / "image.tar", [applied.layer], applied.labels)
+    named = ("--statement", str(stated), "--statement-signers", str(signers))
+    assert found(applied, image, 0, *named) == {}
+    said = stated.read_text()
+    tip = json.loads(said)["subject"][0]["digest"]["gitTree"]
+    stated.write_text(said.replace(tip, "0" * 40))
+    assert found(applied, image, 1, *named[:2]) == {str(stated): "statement"}
+    assert "no trusted signature" in found(applied, image, 3, *named)[""]
+    assert "--statement-signers is for a statement" in found(applied, image, 2, *named[2:])[""]
+
+
 @pytest.mark.parametrize("part", ["config", "manifest", "layer"])
 def test_a_part_that_is_not_its_digests_is_refused(applied: Applied, part: str, tmp_path: Path) -> None:
     other = gzip.compress(applied.layer, mtime=1) if part == "layer" else b'{"config": {}}'
