@@ -14,6 +14,7 @@ from patchctl import __version__
 from patchctl.doc import Doc
 from patchctl.errors import GitKilled, PatchctlError, WrongUse
 from patchctl.git.run import GitRefused
+from patchctl.language.messages import message
 from patchctl.manifest.distribution import Distribution
 from patchctl.manifest.lock import lock_digest, read_lock
 from patchctl.os_errors import is_resource_error
@@ -31,6 +32,8 @@ from patchctl.workspace.state import (
     load_state,
 )
 from patchctl.workspace.trees import Tree
+
+DIFFERS = message("differs from the lock: apply again")
 
 
 @dataclass(frozen=True)
@@ -114,7 +117,8 @@ def read_status(workspace: Path, dist: Distribution | None, python: str | None) 
     journal = read_journal(workspace)
     if state is None:
         if journal is None:
-            raise WrongUse(f"nothing was applied to {workspace}", hint="name the workspace with --workspace DIR")
+            what = message("nothing was applied to {workspace}", workspace=workspace)
+            raise WrongUse(what, hint=message("name the workspace with --workspace DIR"))
         return Status(str(workspace), None, (), journal.verb, (), ())
     asked = {name: python if state.profile is None or in_profile(tree) else None for name, tree in state.trees.items()}
     unlike = unlike_profile(workspace, state, dist) if dist is not None else {}
@@ -197,7 +201,7 @@ def _lock(dist: Distribution | None, name: str, state: TreeState) -> str:
     expected = lock.expected(state.form, frozenset(o.feature for o in state.left_out)) if lock else None
     if expected is None:
         return "silent"
-    return "equal" if expected.tip_commit == state.tip_commit else "differs from the lock: apply again"
+    return "equal" if expected.tip_commit == state.tip_commit else DIFFERS
 
 
 def labels(status: Status, dist: Distribution) -> dict[str, str]:
