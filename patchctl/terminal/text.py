@@ -132,4 +132,4 @@ def counted(number: int, word: str) -> str:
 
 def patch_count(count: int) -> str:
     """Format a count: 1 patch, 2 patches."""
-    return f"{count} patch" if count == 1 else f"{count} patches"
+    return message("{count} patch", count=count) if count == 1 else message("{count} patches", count=count)
