@@ -9,6 +9,7 @@ import click
 
 from patchctl.cli.app import App, json_option, workspace_option
 from patchctl.errors import DONE, FINDINGS, WrongUse
+from patchctl.language.messages import message
 
 
 @click.command("status")
@@ -41,9 +42,9 @@ def command(app: App, workspace: Path, python: str | None, as_labels: bool, as_j
     workspace = workspace.absolute()
     root = app.root_of(workspace)
     if root is None and (python or as_labels):
-        needed = "--python needs a distribution: it says where the packages are"
-        needed = "--labels needs a distribution: the lock is there" if as_labels else needed
-        raise WrongUse(needed, hint="name it with --root DIR")
+        needed = message("--python needs a distribution: it says where the packages are")
+        needed = message("--labels needs a distribution: the lock is there") if as_labels else needed
+        raise WrongUse(needed, hint=message("name it with --root DIR"))
     dist = Distribution.load(root, app.cache_folder) if root else None
     status = read_status(workspace, dist, python)
     if as_labels and dist is not None:

@@ -18,6 +18,7 @@ from pathlib import Path
 
 from patchctl.atomic import make_folder, make_like, sync_folder
 from patchctl.errors import LocalEdits
+from patchctl.language.messages import message
 
 OWN = ".patchctl-new"
 SNAPSHOT = "index.patchctl-snapshot"
@@ -188,14 +189,15 @@ def find_operation(git_dir: Path) -> Operation | None:
         ("sequencer", _sequence(git_dir)),
     ):
         if (git_dir / mark).exists():
-            return Operation(f"a {verb}" if verb != "am" else "an am", _commands(verb), git_dir / mark)
+            name = message("an am") if verb == "am" else message("a {verb}", verb=verb)
+            return Operation(name, _commands(verb), git_dir / mark)
     if (git_dir / "BISECT_LOG").exists():
-        return Operation("a bisect", "`git bisect reset`", git_dir / "BISECT_LOG")
+        return Operation(message("a {verb}", verb="bisect"), "`git bisect reset`", git_dir / "BISECT_LOG")
     return None
 
 
 def _commands(verb: str) -> str:
-    return f"`git {verb} --continue`, or `git {verb} --abort`"
+    return message("`git {verb} --continue`, or `git {verb} --abort`", verb=verb)
 
 
 def _sequence(git_dir: Path) -> str:

@@ -15,13 +15,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 ENGLISH, CHINESE = "en", "zh-CN"
-TRANSLATED = ("doctor",)
+TRANSLATED = ("doctor", "preflight", "status")
 """The verbs whose every line has a translation; the others stay in English, as half a page helps nobody."""
 VARIABLES = ("PATCHCTL_LANG", "LC_ALL", "LC_MESSAGES", "LANG")
 CATALOGUE = Path(__file__).with_name("zh_CN.po")
 # Compiled where they are used: this module is imported in every run. Traditional Chinese (zh_TW, zh_HK) has no catalogue.
 _SIMPLIFIED = r"(?i)zh([_-](cn|sg|hans)\b.*)?(\.|@|$)"
-_SEPARATORS = {", ": "、", "; ": "；"}
+_SEPARATORS = {", ": "、", "; ": "；", " and ": "、", " or ": " 或 "}
 _ENTRY = r'(?m)^msgid ((?:"[^\n]*"\n)+)msgstr ((?:"[^\n]*"(?:\n|$))+)'
 
 
@@ -47,6 +47,17 @@ def joined(parts: Iterable[str], separator: str = ", ") -> Translatable:
     made.separator = separator
     made.template, made.values = "", {str(i): part for i, part in enumerate(listed)}
     return made
+
+
+def recalled(text: str, forms: Iterable[Translatable]) -> str:
+    """Return a text that was kept in a file as the message that it was, by the templates of `forms`; any other as it is."""
+    for form in forms:
+        pattern = re.sub(r"\\\{(\w+)\\\}", r"(?P<\1>.+)", re.escape(form.template))
+        if found := re.fullmatch(pattern, text):
+            made = Translatable(text)
+            made.template, made.values = form.template, found.groupdict()
+            return made
+    return text
 
 
 def translated(text: str) -> str:

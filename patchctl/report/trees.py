@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from patchctl.doc import Doc, Spread
+from patchctl.language.messages import joined, message, recalled, translated
 from patchctl.stack.plan import Skipped
-from patchctl.terminal.text import counted, patch_count, visible_line
+from patchctl.terminal.text import padded, patch_count, visible_line
 from patchctl.workspace.repair import Repair
 from patchctl.workspace.state import SkippedUpstream, TreeState
 
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from patchctl.stack.plan import Plan
     from patchctl.terminal.style import Style
     from patchctl.workspace.apply import ApplyOutcome
-    from patchctl.workspace.status import Status
+    from patchctl.workspace.status import Status, TreeStatus
 
 
 _SHOWN = 20
@@ -31,6 +32,28 @@ _FORMS = {
 _UNDONE = "verb of an interrupted run that was rolled back first because objects of its result were damaged"
 _STASHED = "branch that keeps local edits, by upstream; for an `--in-place` checkout `BRANCH of PATH`, PATH being the repository"
 _PASSED_BY = "passed by (.git, __pycache__, environments, ...)"
+# The state of a workspace keeps in English what `apply` said: why a feature is left out (stack/plan.py, stack/patches.py), and why a
+# place did not have a source (source/*.py). What git or an index said itself is in none of these.
+_REASONS = (
+    message("package index"),
+    message("no such folder"),
+    message("not a git repository"),
+    message("the run is offline"),
+    message("no answer"),
+    message("no answer within {seconds} s", seconds=""),
+    message("{host} cannot be reached: {reason}", host="", reason=""),
+    message("cannot be reached: {error}", error=""),
+    message("pip's configuration has none (no-index)"),
+    message("no source distribution is pinned for it"),
+    message("the pin is a source distribution only and names no commit"),
+    message("no remote in the manifest and no mirror given"),
+    message("no commit {commit}", commit=""),
+    message("left out with --without"),
+    message("the profile {profile} leaves it out", profile=""),
+    message("requires {feature}, which is left out", feature=""),
+    message("not in the package installed in {folder}: {files}", folder="", files=""),
+    message("not in the {form} of {upstream}: {files}", form="", upstream="", files=""),
+)
 _MODE = "its executable bit is not the pin's"
 
 
@@ -125,7 +148,11 @@ def plan_text(plan: Plan, outcome: ApplyOutcome, workspace: Path, style: Style, 
 
 
 def _unlocked(differing: int) -> str:
-    return f"on another base: {counted(differing, 'file')} not the pin's" if differing else "not in the lock"
+    if not differing:
+        return message("not in the lock")
+    if differing == 1:
+        return message("on another base: {count} file not the pin's", count=differing)
+    return message("on another base: {count} files not the pin's", count=differing)
 
 
 def status_text(status: Status, style: Style) -> Iterator[str]:
@@ -133,43 +160,66 @@ def status_text(status: Status, style: Style) -> Iterator[str]:
     if status.labels is not None:
         yield from (f"{name}={value}" for name, value in status.labels.items())
         return
-    yield f"workspace  {status.workspace}"
-    yield f"profile    {status.profile or _no_profile(status)}"
+    yield _headed(message("workspace"), status.workspace)
+    yield _headed(message("profile"), status.profile or _no_profile(status))
     if status.release:
-        yield f"release    {status.release}"
+        yield _headed(message("release"), status.release)
     if status.without:
-        yield f"without    {', '.join(status.without)}"
+        yield _headed(message("without"), joined(status.without))
     if status.interrupted:
-        yield style.bad(f"{status.interrupted} was interrupted: the next apply or revert finishes it")
+        interrupted = message("{verb} was interrupted: the next apply or revert finishes it", verb=status.interrupted)
+        yield style.bad(translated(interrupted))
     if status.profile and not status.trees:
-        yield style.bad("no tree is here: none of the profile's sources could be had when it was applied")
+        none = message("no tree is here: none of the profile's sources could be had when it was applied")
+        yield style.bad(translated(none))
     for tree in status.trees:
-        lock = {"equal": style.good("as locked"), "silent": style.note(_unlocked(len(tree.differing)))}.get(
-            tree.lock, style.bad(tree.lock)
-        )
-        where = f"  in {tree.folder}" if tree.kind == "into" else ""
-        yield f"{tree.upstream:<12} {tree.stack}  {tree.form:<5}  {patch_count(len(tree.patches))}  {tree.tip_commit[:12]}  {lock}{where}"
-        yield from (f"    {p.commit[:12]}  {p.feature}" for p in tree.patches)
-        yield from (f"    {style.note('left out')} {o.feature}: {visible_line(o.reason)}" for o in tree.left_out)
-        yield from (f"    {style.bad('edited')} {visible_line(path)}" for path in tree.edits)
-        for what in filter(None, (tree.problem, tree.unlike_profile)):
-            yield f"    {style.bad(visible_line(what))}"
-        if tree.imports:
-            yield from (f"    {i.describe(style)}" for i in tree.imports)
-    yield from (f"{name:<12} {style.bad(visible_line(what))}" for name, what in status.lacking.items())
+        yield from _status_of_tree(tree, style)
+    yield from (f"{name:<12} {style.bad(visible_line(translated(what)))}" for name, what in status.lacking.items())
     yield from _skipped([(s.upstream, list(s.tried)) for s in status.skipped], style)
+
+
+def _recalled(text: str) -> str:
+    return recalled(visible_line(text), _REASONS)
+
+
+def _headed(label: str, text: str) -> str:
+    return f"{padded(translated(label), 9)}  {translated(text)}"
+
+
+def _status_of_tree(tree: TreeStatus, style: Style) -> Iterator[str]:
+    if tree.lock == "equal":
+        lock = style.good(translated(message("as locked")))
+    elif tree.lock == "silent":
+        lock = style.note(translated(_unlocked(len(tree.differing))))
+    else:
+        lock = style.bad(translated(tree.lock))
+    where = f"  {translated(message('in {folder}', folder=tree.folder))}" if tree.kind == "into" else ""
+    count = translated(patch_count(len(tree.patches)))
+    yield f"{tree.upstream:<12} {tree.stack}  {tree.form:<5}  {count}  {tree.tip_commit[:12]}  {lock}{where}"
+    yield from (f"    {p.commit[:12]}  {p.feature}" for p in tree.patches)
+    for one in tree.left_out:
+        why = message("{what}: {more}", what=one.feature, more=_recalled(one.reason))
+        yield f"    {style.note(translated(message('left out')))} {translated(why)}"
+    yield from (f"    {style.bad(translated(message('edited')))} {visible_line(path)}" for path in tree.edits)
+    for what in filter(None, (tree.problem, tree.unlike_profile)):
+        yield f"    {style.bad(visible_line(translated(what)))}"
+    if tree.imports:
+        yield from (f"    {i.describe(style)}" for i in tree.imports)
 
 
 def _no_profile(status: Status) -> str:
     """Describe a workspace without a profile: reverted, or its first apply did not finish."""
     first = status.interrupted == "apply" and not status.trees
-    return "none yet" if first else "none (reverted)"
+    return message("none yet") if first else message("none (reverted)")
 
 
 def _skipped(skipped: list[tuple[str, list[tuple[str, str]]]], style: Style) -> Iterator[str]:
     for upstream, tried in skipped:
-        yield f"{upstream:<12} {style.note('skipped')}: its source could not be had"
-        yield from (f"    tried {visible_line(place)}: {visible_line(reason)}" for place, reason in tried)
+        skips = message("{what}: its source could not be had", what=style.note(translated(message("skipped"))))
+        yield f"{upstream:<12} {translated(skips)}"
+        for place, reason in tried:
+            at = message("tried {place}: {reason}", place=_recalled(place), reason=_recalled(reason))
+            yield f"    {translated(at)}"
 
 
 def identify_text(found: Identification, style: Style) -> Iterator[str]:

@@ -100,7 +100,7 @@ def compare(
             continue
         against = [(t, r, strict) for t, r, strict in asked if not _fits(version, r)]
         if against:
-            who = tuple(f"{title} wants {requirement}" for title, requirement, _ in against)
+            who = tuple(message("{title} wants {requirement}", title=t, requirement=r) for t, r, _ in against)
             found.append(PackageDifference(name, "excluded", one.version, version, who, any(s for _, _, s in against)))
         elif _public(version) != _public(one.version):
             found.append(PackageDifference(name, "other", one.version, version, (), False))
@@ -120,7 +120,7 @@ def _limits(wanted: RequiredPackages, needs: Collection[str]) -> dict[str, list[
         for requirement in map(Requirement, one.requirements)
         if requirement.marker is None or requirement.marker.evaluate(_markers(wanted))
     ]
-    asked += [("the recipe", Requirement(text), True) for text in needs]
+    asked += [(message("the recipe"), Requirement(text), True) for text in needs]
     found: dict[str, list[tuple[str, Requirement, bool]]] = {}
     for title, requirement, strict in asked:
         name = canonicalize_name(requirement.name)

@@ -6,6 +6,7 @@ import json
 import sys
 
 from patchctl.errors import PatchctlError
+from patchctl.language.messages import Translatable, message, translated
 from patchctl.terminal.text import visible
 
 
@@ -13,6 +14,9 @@ def render_error(error: PatchctlError, *, as_json: bool, program: str = "patchct
     """Print an error of `program`, patchctl or a script. Untrusted text is escaped."""
     if as_json:
         print(json.dumps({"schema": "patchctl.error/1", "error": error.as_json()}, indent=2, ensure_ascii=True))
-    print(f"{program}: {visible(str(error))}", file=sys.stderr)
+    # An error's text also has its place, or a list: only what happened may be a message.
+    said = str(error).replace(error.what, translated(error.what), 1)
+    print(f"{program}: {visible(said)}", file=sys.stderr)
     if error.hint:
-        print(f"  try: {visible(error.hint)}", file=sys.stderr)
+        hint = message("try: {todo}", todo=error.hint) if isinstance(error.hint, Translatable) else f"try: {error.hint}"
+        print(f"  {visible(translated(hint))}", file=sys.stderr)

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import IO, Protocol
 
+from patchctl.language.messages import translated
 from patchctl.terminal.text import cut, visible_line
 
 SILENCE = 2.0
@@ -152,7 +153,7 @@ class _Shown:
             if seconds > _REDRAW_SECONDS:
                 parts.append(f"{size_text(int(self._done / seconds))}/s")
         if self._note:
-            parts.append(visible_line(self._note))
+            parts.append(visible_line(translated(self._note)))
         return "  ".join(p for p in parts if p)
 
 

@@ -10,6 +10,8 @@ import re
 import unicodedata
 from collections.abc import Sequence
 
+from patchctl.language.messages import joined, message
+
 # Control, formatting (bidirectional marks, zero-width characters, tags), surrogate, private use, unassigned, line and
 # paragraph separators. https://trojansource.codes shows attacks with formatting ones.
 _SHOWN_AS_ESCAPES = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
@@ -117,8 +119,10 @@ def cut(text: str, width: int) -> str:
 
 def abridged(items: Sequence[object], shown: int) -> str:
     """Return the first items as an enumeration, and how many more there are."""
-    more = f" and {len(items) - shown} more" if len(items) > shown else ""
-    return ", ".join(map(str, items[:shown])) + more
+    names = joined(item if isinstance(item, str) else str(item) for item in items[:shown])
+    if len(items) <= shown:
+        return names
+    return message("{names} and {more} more", names=names, more=len(items) - shown)
 
 
 def counted(number: int, word: str) -> str:
@@ -128,4 +132,4 @@ def counted(number: int, word: str) -> str:
 
 def patch_count(count: int) -> str:
     """Format a count: 1 patch, 2 patches."""
-    return f"{count} patch" if count == 1 else f"{count} patches"
+    return message("{count} patch", count=count) if count == 1 else message("{count} patches", count=count)

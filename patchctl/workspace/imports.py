@@ -24,6 +24,7 @@ from typing import Annotated, Any
 from patchctl.doc import Doc
 from patchctl.errors import WrongUse
 from patchctl.git.objects import GITLINK, SYMLINK, Files
+from patchctl.language.messages import message, translated
 from patchctl.manifest.distribution import Distribution
 from patchctl.workspace.tree_files import TreeFiles
 
@@ -60,10 +61,12 @@ class Import:
     def describe(self, style: Any) -> str:
         from patchctl.terminal.text import visible_line
 
-        where = visible_line(self.place or self.error or "not found")
+        where = self.place or self.error or message("not found")
         if self.place and self.error:
-            where += f" ({visible_line(self.error)})"
-        return f"{style.good('imports') if self.ours else style.bad('does not import')} {self.package}: {where}"
+            where = message("{what} ({why})", what=where, why=self.error)
+        does = style.good(translated(message("imports")))
+        does = does if self.ours else style.bad(translated(message("does not import")))
+        return f"{does} {visible_line(translated(message('{what}: {more}', what=self.package, more=where)))}"
 
 
 def find_imports(
@@ -83,9 +86,8 @@ def find_imports(
         )
         found = json.loads(done.stdout.strip().splitlines()[-1])
     except (OSError, subprocess.SubprocessError, ValueError, IndexError) as error:
-        raise WrongUse(
-            f"--python {python} cannot be asked: {error}", hint="name an interpreter, for example /usr/bin/python3"
-        ) from error
+        what = message("{path} cannot be asked: {problem}", path=f"--python {python}", problem=error)
+        raise WrongUse(what, hint=message("name an interpreter, for example /usr/bin/python3")) from error
     return tuple(_import(name, found[name], folder, inner, tip) for name, inner in packages.items())
 
 
@@ -171,7 +173,7 @@ def _names(folder: bytes) -> list[bytes]:
 
 
 def _instead(path: bytes, module: bytes) -> str:
-    return f"{_text(path)} is imported in place of {_text(module)}"
+    return message("{path} is imported in place of {module}", path=_text(path), module=_text(module))
 
 
 def _text(path: bytes) -> str:
@@ -195,7 +197,12 @@ def _difference(folder: Path, files: Files, inner: str) -> str | None:
     present = {p: on_disk.entry(p) for p in wanted}
     other = sorted(p for p, e in wanted.items() if (have := present[p]) is None or have.id != e.id)
     if other:
-        return f"another one: {len(other)} of {len(wanted)} files differ, the first is {_text(other[0])}"
+        return message(
+            "another one: {count} of {files} files differ, the first is {first}",
+            count=len(other),
+            files=len(wanted),
+            first=_text(other[0]),
+        )
     hidden = next(shadows(folder, package), None)
     return hidden and _instead(*hidden)
 

@@ -14,6 +14,7 @@ from patchctl import __version__
 from patchctl.doc import Doc
 from patchctl.errors import GitKilled, PatchctlError, WrongUse
 from patchctl.git.run import GitRefused
+from patchctl.language.messages import message
 from patchctl.manifest.distribution import Distribution
 from patchctl.manifest.lock import lock_digest, read_lock
 from patchctl.os_errors import is_resource_error
@@ -31,6 +32,8 @@ from patchctl.workspace.state import (
     load_state,
 )
 from patchctl.workspace.trees import Tree
+
+DIFFERS = message("differs from the lock: apply again")
 
 
 @dataclass(frozen=True)
@@ -114,7 +117,8 @@ def read_status(workspace: Path, dist: Distribution | None, python: str | None) 
     journal = read_journal(workspace)
     if state is None:
         if journal is None:
-            raise WrongUse(f"nothing was applied to {workspace}", hint="name the workspace with --workspace DIR")
+            what = message("nothing was applied to {workspace}", workspace=workspace)
+            raise WrongUse(what, hint=message("name the workspace with --workspace DIR"))
         return Status(str(workspace), None, (), journal.verb, (), ())
     asked = {name: python if state.profile is None or in_profile(tree) else None for name, tree in state.trees.items()}
     unlike = unlike_profile(workspace, state, dist) if dist is not None else {}
@@ -141,21 +145,23 @@ def _tree(
         }
         edits = tuple(map(os.fsdecode, sorted(found)))
         if tree.uninstalled:
-            problem = f"it is no longer installed there: {state.record} is gone; `patchctl revert` forgets it"
+            problem = message(
+                "it is no longer installed there: {record} is gone; `patchctl revert` forgets it", record=state.record
+            )
         elif state.record and not record_is_ours(tree, state.base_commit, state.tip_commit, state.generated):
             edits = (*edits, state.record)
         head = tree.work.head() if state.kind == "managed" else state.tip_commit
         operation = operation_in(tree)
         if operation is not None:
-            problem = f"{operation.name} is in progress: {operation.way_out}"
+            problem = message("{name} is in progress: {todo}", name=operation.name, todo=operation.way_out)
         elif head != state.tip_commit:
-            problem = f"HEAD is {head}, not the stack's last commit"
+            problem = message("HEAD is {head}, not the stack's last commit", head=head)
         elif tree.is_link:
-            problem = f"the folder is a link, to {os.readlink(tree.folder)}"
+            problem = message("the folder is a link, to {target}", target=os.readlink(tree.folder))
     except (PatchctlError, OSError) as error:
         if isinstance(error, GitKilled | GitRefused) or is_resource_error(error):  # unrelated to the tree
             raise
-        problem = f"cannot be read: {error}"
+        problem = message("cannot be read: {error}", error=error)
     tip = None if problem else lambda: tree.files(state.tip_commit)
     imports = find_imports(python, name, tree.folder, dist, tip) if python and dist else ()
     return TreeStatus(
@@ -175,7 +181,7 @@ def _tree(
         problem=problem,
         imports=imports,
         differing=state.differing,
-        unlike_profile=f"{unlike}: apply again" if unlike else None,
+        unlike_profile=message("{what}: apply again", what=unlike) if unlike else None,
     )
 
 
@@ -192,12 +198,12 @@ def _lock(dist: Distribution | None, name: str, state: TreeState) -> str:
     if state.differing:
         return "silent"
     if (name, state.stack) not in dist.stacks:
-        return f"the distribution has no stack {state.stack} any more"
+        return message("the distribution has no stack {stack} any more", stack=state.stack)
     lock = read_lock(dist.root, dist.stacks[name, state.stack])
     expected = lock.expected(state.form, frozenset(o.feature for o in state.left_out)) if lock else None
     if expected is None:
         return "silent"
-    return "equal" if expected.tip_commit == state.tip_commit else "differs from the lock: apply again"
+    return "equal" if expected.tip_commit == state.tip_commit else DIFFERS
 
 
 def labels(status: Status, dist: Distribution) -> dict[str, str]:
@@ -213,12 +219,13 @@ def labels(status: Status, dist: Distribution) -> dict[str, str]:
     false.
     """
     if status.profile is None:
-        raise WrongUse("no profile is applied here", where=status.workspace, hint="`patchctl apply` first")
+        what = message("no profile is applied here")
+        raise WrongUse(what, where=status.workspace, hint=message("`patchctl apply` first"))
     if not status.clean:
         raise WrongUse(
-            "the workspace is not as it should be, and labels would say that it is",
+            message("the workspace is not as it should be, and labels would say that it is"),
             where=status.workspace,
-            hint="`patchctl status` names what is not",
+            hint=message("`patchctl status` names what is not"),
         )
     profile = dist.held(status.profile, status.release) or dist.profile(status.profile)
     skipped = {one.upstream for one in status.skipped}
@@ -253,24 +260,34 @@ def unlike_profile(workspace: Path, state: WorkspaceState, dist: Distribution) -
         return {}
     profile = dist.held(state.profile, state.release)
     if profile is None:
-        where = f" of the release {state.release}" if state.release else ""
-        what = f"the distribution has no profile {state.profile}{where}"
+        what = message("the distribution has no profile {profile}", profile=state.profile)
+        if state.release:
+            what = message("{what} of the release {release}", what=what, release=state.release)
         return {name: what for name, tree in state.trees.items() if in_profile(tree)}
-    found = {}
+    found = dict[str, str]()
     for name, tree in state.trees.items():
         stack = profile.stacks.get(name)
         if stack is None and in_profile(tree):
-            found[name] = f"the profile {profile.name} does not name it, and the tree is not at its base"
+            found[name] = message(
+                "the profile {profile} does not name it, and the tree is not at its base", profile=profile.name
+            )
         elif stack not in (None, tree.stack):
-            found[name] = f"the profile {profile.name} names its stack {stack}, and the tree is of {tree.stack}"
+            found[name] = message(
+                "the profile {profile} names its stack {stack}, and the tree is of {other}",
+                profile=profile.name,
+                stack=stack,
+                other=tree.stack,
+            )
         elif stack is not None and not in_profile(tree) and not tree.left_out and _has_patches(dist, name, stack):
-            found[name] = f"the profile {profile.name} names it, and the tree is at its base"
+            found[name] = message("the profile {profile} names it, and the tree is at its base", profile=profile.name)
     skipped = {one.upstream for one in state.skipped}
     for name in sorted(profile.stacks.keys() - state.trees.keys()):
         if name not in skipped:
-            found[name] = f"the profile {profile.name} names it, and the state has no tree of it"
+            found[name] = message(
+                "the profile {profile} names it, and the state has no tree of it", profile=profile.name
+            )
         elif os.path.lexists(workspace / name):
-            found[name] = "its source could not be had, says the state, and a tree lies here"
+            found[name] = message("its source could not be had, says the state, and a tree lies here")
     return found
 
 

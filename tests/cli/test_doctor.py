@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from chinese import IN_CHINESE, english_in
 from distribution import GREETER, REPO, Made, make_distribution, write_files
 
 from patchctl.doctor.machine import DEPENDENCIES, check_python
@@ -359,15 +360,6 @@ def test_manifests_that_cannot_be_read_are_a_finding(tmp_path: Path) -> None:
     made.edit("manifests/profiles/full.yaml", "schema: 1", "schema: 2")
     found = doctor(made, 1)
     assert found["manifests"]["level"] == "missing" and "full.yaml" in found["manifests"]["what"]
-
-
-IN_CHINESE = {"LC_ALL": "", "LANG": "zh_CN.UTF-8", "PYTHONUTF8": "1"}
-# Three English words in a row; commands in backquotes and what stands in a path are no sentence.
-ENGLISH_SENTENCE = re.compile(r"(?<![\w/.=-])[a-z]{2,} [a-z]{2,} [a-z]{2,}\b")
-
-
-def english_in(text: str) -> list[str]:
-    return ENGLISH_SENTENCE.findall(re.sub(r"`[^`]*`", "", text))
 
 
 def test_in_chinese_no_english_sentence_is_left(made: Made) -> None:

@@ -14,11 +14,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from chinese import IN_CHINESE, english_in
 from distribution import GREETER, REPO, Made, make_distribution, run_patchctl, write_files
 from machines import DAY, NOW, npu_smi, write_machine
 from pins import newest, oldest
 from recipes import with_recipes
 from test_json import check_output
+
+from patchctl.terminal.text import columns
 
 MODELS = """\
 schema: 1
@@ -267,3 +270,83 @@ def test_without_a_table_memory_is_not_known(tmp_path: Path) -> None:
     made.edit("manifests/recipes/full/loud.yaml", "  +clock.step: 2\n", "  greeter.more: 2\n")
     found = found_by_name(made.patchctl("preflight", "-r", "full/loud", "--json"), 1)
     assert [f["level"] for f in found["model"] if f["area"] == "device memory"] == ["unknown"]
+
+
+# Recipes say in English what paths are for, and their limits.
+OF_THE_RECIPE = re.compile(r"(?<=PATH：).*$", re.MULTILINE)
+
+
+def english_left(shown: str, as_json: str) -> list[str]:
+    """Without the names of findings, which --accept takes, and without what the recipe says."""
+    findings = json.loads(as_json)["findings"]
+    for text in [*(f["what"] for f in findings if f["name"] == "limits"), *(f["name"] for f in findings)]:
+        shown = shown.replace(text, "")
+    return english_in(OF_THE_RECIPE.sub("", shown))
+
+
+def test_in_chinese_no_english_sentence_is_left(tmp_path: Path) -> None:
+    good = write_machine(tmp_path / "good")
+    as_json = real(tmp_path, *BIG, "--machine", str(good), "--json").stdout
+    assert english_left(real(tmp_path, *BIG, "--machine", str(good)).stdout, as_json)  # the pattern finds them
+    shown = real(tmp_path, *BIG, "--machine", str(good), env=IN_CHINESE)
+    assert shown.stdout.splitlines()[-1] == "没有妨碍训练的问题；另有 1 项请查看", shown.stdout + shown.stderr
+    assert english_left(shown.stdout, as_json) == [], shown.stdout
+    lacking = write_machine(tmp_path / "lacking", npu_smi=None, limits=None, df=None, workspace=None, hccn=None)
+    other = tuple(newest() if word == oldest() else word for word in BIG)
+    for args in ((*BIG, "--machine", str(lacking)), (*other, "--machine", str(good))):
+        shown = real(tmp_path, *args, env=IN_CHINESE)
+        assert shown.returncode == 1 and "未就绪：" in shown.stdout.splitlines()[-1], shown.stdout + shown.stderr
+        assert english_left(shown.stdout, real(tmp_path, *args, "--json").stdout) == [], shown.stdout
+
+
+def test_this_machine_in_chinese(made: Made, tmp_path: Path) -> None:
+    """Its own tools and files, what is missing of them, and a workspace that nothing was applied to."""
+    env = {**IN_CHINESE, "PATH": "/usr/bin:/bin"}
+    args = ("preflight", "-r", "full/loud", "--workspace", str(tmp_path / "none"))
+    shown = made.patchctl(*args, env=env)
+    assert shown.returncode == 1 and "PATH 中没有 npu-smi" in shown.stdout, shown.stdout + shown.stderr
+    assert f"{tmp_path / 'none'} 还没有打过补丁" in shown.stdout
+    assert english_left(shown.stdout, made.patchctl(*args, "--json", env=env).stdout) == [], shown.stdout
+
+
+def test_columns_stand_below_each_other_in_chinese(tmp_path: Path) -> None:
+    folder = write_machine(tmp_path / "node", npu_smi=npu_smi(health={(3, 1): "Critical"}), limits=None)
+    lines = real(tmp_path, *BIG, "--machine", str(folder), env=IN_CHINESE).stdout.splitlines()
+    assert "主机" in lines
+    starts = {
+        columns(line.partition(mark)[0])
+        for line in lines
+        for mark in ("NPU 3 chip 1", "最多 ", "建议：")
+        if mark in line
+    }
+    assert len(starts) == 1, starts
+
+
+def test_questions_and_errors_in_chinese(made: Made, tmp_path: Path) -> None:
+    env = {**here(tmp_path), **IN_CHINESE, "HOME": str(tmp_path / "me")}
+    write_files(tmp_path / "me", {"atc_data/a.o": "x"})
+    os.utime(tmp_path / "me/atc_data/a.o", (1e9, 1e9))
+    refused = made.patchctl("preflight", "-r", "full/loud", "--clear-caches", env=env)
+    assert refused.returncode == 2 and "没有人可以回答" in refused.stderr and "建议：请加上 --yes" in refused.stderr
+    as_json = made.patchctl("preflight", "-r", "full/loud", "--clear-caches", "--json", env=env)
+    assert json.loads(as_json.stdout)["error"]["hint"] == "add --yes"
+    none = made.patchctl("preflight", "-r", "full/loud", "--machine", "/nowhere", env=env)
+    assert none.returncode == 2 and "--machine 指定的 /nowhere 不是目录" in none.stderr
+    accepted = made.patchctl("preflight", "-r", "full/loud", "--accept", "can", env=env)
+    assert "--accept can：这里没有叫这个名称的结论" in accepted.stderr
+
+
+def test_json_and_recordings_are_in_english_in_every_language(made: Made, tmp_path: Path) -> None:
+    folder = write_machine(tmp_path / "node", npu_smi=npu_smi(health={(3, 1): "Critical"}), limits=None)
+    for output in (["--json"], ["--format", "sarif"], ["--format", "junit"]):
+        args = (*BIG, "--machine", str(folder), *output)
+        assert real(tmp_path, *args).stdout == real(tmp_path, *args, env=IN_CHINESE).stdout
+    record = str(tmp_path / "recorded")
+    made.patchctl("preflight", "-r", "full/loud", "--record", record, env={**IN_CHINESE, "PATH": "/usr/bin:/bin"})
+    assert "npu-smi is not on PATH" in json.loads(Path(record, "machine.json").read_text())["absent"]["npu-smi.txt"]
+
+
+def test_the_option_wins_over_the_locale(tmp_path: Path) -> None:
+    args = (*BIG, "--machine", str(write_machine(tmp_path / "node")))
+    assert "nothing is in the way" in real(tmp_path, "--lang", "en", *args, env=IN_CHINESE).stdout
+    assert "没有妨碍训练的问题" in real(tmp_path, "--lang", "zh-CN", *args, env={"PYTHONUTF8": "1"}).stdout

@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from chinese import IN_CHINESE, english_in
 from distribution import Made
 from on_disk import Workspace, command, copy_of, environment, folder_for_all, snapshot, stamps
 
@@ -199,3 +200,61 @@ def test_as_another_user_who_may_only_read(small: Made, verb: str) -> None:
         assert refused.returncode in (2, 6) and "Permission denied" in refused.stderr
         assert "Traceback" not in refused.stderr
         assert snapshot(top) == before
+
+
+def in_chinese(ws: Workspace, *args: str, code: int = 0) -> str:
+    done = ws.run("status", *args, env=IN_CHINESE)
+    assert done.returncode == code, done.stdout + done.stderr
+    assert english_in(done.stdout) == [], done.stdout
+    return done.stdout
+
+
+def test_in_chinese(ws: Workspace) -> None:
+    ws.apply()
+    shown = in_chinese(ws).splitlines()
+    assert shown[0] == f"工作区     {ws.folder}" and shown[1] == "配置集     full"
+    assert any("3 个补丁" in line and "与锁文件一致" in line for line in shown), shown
+    ws.good("revert")
+    assert "无（已还原）" in in_chinese(ws)
+
+
+def test_what_was_left_out_in_chinese(own_ws: Workspace) -> None:
+    """The state keeps the reasons in English: one by the command line, one by the profile, one by what is lacking then."""
+    profile = own_ws.made.root / "manifests/profiles/full.yaml"
+    profile.write_text(profile.read_text() + "without: [polite]\n")
+    own_ws.apply("full", "--without", "typo", "--without", "loud", "--without", "step")
+    shown = in_chinese(own_ws)
+    assert "未包含 typo：用 --without 去掉" in shown and "未包含 polite：配置集 full 不包含它" in shown, shown
+    assert "left out typo: left out with --without" in own_ws.good("status")
+
+
+def test_what_could_not_be_had_in_chinese(own_ws: Workspace) -> None:
+    shutil.rmtree(own_ws.made.cache / "git" / "greeter")
+    upstreams = own_ws.made.root / "manifests/upstreams.yaml"
+    upstreams.write_text(upstreams.read_text().replace("/origins/greeter", "/origins/gone"))
+    own_ws.apply("full", "--skip-unavailable")
+    shown = in_chinese(own_ws)
+    assert "未包含 step：依赖 typo@greeter，而后者未包含" in shown and "已跳过：无法获取源码" in shown, shown
+
+
+def test_what_is_wrong_in_chinese(ws: Workspace) -> None:
+    ws.apply()
+    (ws.folder / "greeter/README.md").write_text("edited\n")
+    env = {"GIT_CONFIG_GLOBAL": os.devnull, "PATH": os.environ["PATH"]}
+    subprocess.run(["git", "-C", str(ws.folder / "clock"), "checkout", "-q", "HEAD~1"], env=env, check=True)
+    shown = in_chinese(ws, "--python", sys.executable, code=1)
+    assert "已修改 README.md" in shown and "不是补丁栈的最后一个提交" in shown, shown
+    assert "未导入 greeter：未找到" in shown, shown
+
+
+def test_errors_and_json_in_chinese(ws: Workspace) -> None:
+    none = ws.run("status", env=IN_CHINESE)
+    assert none.returncode == 2 and "还没有打过补丁" in none.stderr and "建议：请用 --workspace DIR" in none.stderr
+    ws.apply()
+    for args in (("--json",), ("--labels",)):
+        assert ws.good("status", *args) == ws.run("status", *args, env=IN_CHINESE).stdout
+
+
+def test_apply_stays_in_english(ws: Workspace) -> None:
+    done = ws.run("apply", "--profile", "full", env=IN_CHINESE)
+    assert done.returncode == 0 and done.stdout.isascii(), done.stdout

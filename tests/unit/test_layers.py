@@ -64,7 +64,7 @@ LAYERS: dict[str, set[str]] = {
     "os_errors": {"errors"},
     "given": {"errors"},
     "language": set(),
-    "terminal": {"doc", "errors"},
+    "terminal": {"doc", "errors", "language"},
     "findings": {"patchctl", "doc", "errors", "language", "terminal"},
     "patch": {"delta", "errors"},
     "git": {"delta", "errors", "language", "atomic"},

@@ -9,6 +9,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from patchctl.language.messages import joined, message
+
 Part = Literal["embedding", "head", "qkv", "output", "mlp", "experts", "shared experts", "gate", "norms"]
 Split = Literal["vocabulary", "heads", "key heads", "columns", "experts", "whole"]
 
@@ -32,6 +34,10 @@ _RENAMED: Mapping[str, str] = {"num_experts": "num_local_experts"}
 
 class UnknownModel(ValueError):
     """The configuration is of another family, or lacks something; says what."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(what)
+        self.what = what
 
 
 @dataclass(frozen=True)
@@ -104,7 +110,8 @@ def read_model(config: Mapping[str, Any]) -> Model:
     """A model from the keys of its config.json; numbers may be written as text. Raises UnknownModel."""
     family = str(config.get("model_type"))
     if family not in FAMILIES:
-        raise UnknownModel(f"model_type is {family}, and only {', '.join(FAMILIES)} are known")
+        known = joined(FAMILIES)
+        raise UnknownModel(message("model_type is {family}, and only {known} are known", family=family, known=known))
     heads, hidden = _whole(config, "num_attention_heads"), _whole(config, "hidden_size")
     latent = _latent(config) if family == "deepseek_v3" else None
     bias = _truth(config, "attention_bias")
@@ -195,7 +202,10 @@ def _layers(config: Mapping[str, Any]) -> int:
     """More than any model has would be counted one by one."""
     layers = _whole(config, "num_hidden_layers")
     if layers > _MOST_LAYERS:
-        raise UnknownModel(f"num_hidden_layers is {layers}; {_MOST_LAYERS} at most are taken for a model")
+        what = message(
+            "num_hidden_layers is {layers}; {most} at most are taken for a model", layers=layers, most=_MOST_LAYERS
+        )
+        raise UnknownModel(what)
     return layers
 
 
@@ -215,7 +225,7 @@ def _experts(config: Mapping[str, Any], family: str) -> Experts | None:
         step = _whole(config, "decoder_sparse_step")
         alone = config.get("mlp_only_layers") or []
         if not isinstance(alone, list):
-            raise UnknownModel(f"mlp_only_layers is {alone!r}, and a list is needed")
+            raise UnknownModel(message("mlp_only_layers is {value}, and a list is needed", value=repr(alone)))
         layers = _layers(config)
         sparse = [i for i in range(layers) if i not in alone and (i + 1) % step == 0]
         count, shared, found = _whole(config, "num_experts"), 0, len(sparse)
@@ -233,7 +243,13 @@ def _whole(config: Mapping[str, Any], key: str, least: int = 1) -> int:
     value = config.get(key, config.get(_RENAMED.get(key, key), _DEFAULTS.get(key)))
     text = "" if isinstance(value, (bool, float)) else str(value).strip()
     if not (text.isascii() and text.isdigit() and len(text) <= 9 and int(text) >= least):
-        raise UnknownModel(f"{key} is {value!r}, and a whole number from {least} to a thousand million is needed")
+        what = message(
+            "{name} is {value}, and a whole number from {least} to a thousand million is needed",
+            name=key,
+            value=repr(value),
+            least=least,
+        )
+        raise UnknownModel(what)
     return int(text)
 
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from patchctl.errors import WrongUse
+from patchctl.language.messages import joined, message
 
 # Below the folder that training starts in. kernel_meta: operators; .torchair_cache: graphs of TorchAir.
 BELOW_START = ("kernel_meta", ".torchair_cache", ".cache/torchair", ".cache/kernel_meta")
@@ -111,7 +112,8 @@ def clear(caches: Sequence[Cache]) -> list[str]:
         try:
             shutil.rmtree(cache.path)
         except OSError as error:
-            what = f"{cache.path} cannot be taken away: {error.strerror}"
-            raise WrongUse(what, hint=f"taken away before it: {', '.join(gone) or 'none'}") from None
+            what = message("{path} cannot be taken away: {error}", path=cache.path, error=error.strerror)
+            before = joined(gone) or message("none")
+            raise WrongUse(what, hint=message("taken away before it: {paths}", paths=before)) from None
         gone.append(cache.path)
     return gone

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from patchctl.language.messages import message
 from patchctl.manifest.load import Loaded
 from patchctl.manifest.types import Practice, Requirement
 from patchctl.requirements.sets import NamedSet
@@ -90,14 +91,16 @@ class Case:
         try:
             return read_model(config)
         except (UnknownModel, AttributeError, TypeError) as error:
-            return error if isinstance(error, UnknownModel) else UnknownModel("config.json is no object")
+            return error if isinstance(error, UnknownModel) else UnknownModel(message("config.json is no object"))
 
     @property
     def model_source(self) -> str:
         """Where the model's sizes come from."""
         if self.machine.data(m.CONFIG) is not None:
-            return "its config.json"
-        return f"manifests/models.yaml, {self.published[0]}" if self.published else "nowhere"
+            return message("its config.json")
+        if self.published is None:
+            return message("nowhere")
+        return message("{what}, {more}", what="manifests/models.yaml", more=self.published[0])
 
     @property
     def nodes(self) -> int:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from patchctl.language.messages import message
 from patchctl.training.preflight.case import Case
 from patchctl.training.preflight.sizes import ACTOR, MEGATRON, ROLLOUT, BadSizes
 
@@ -95,13 +96,14 @@ def _replies(of: Lengths, sharing: Sharing, switches: Switches) -> Iterator[Repl
     """Five tensors of int64 from the rollout (vllm_rollout_spmd.py); fields of fp32 as long as the response elsewhere."""
     field = of.trained * of.response * FLOAT32
     generation = of.generated * _generated(of, switches)
-    yield Reply("generate_sequences", generation * sharing.rollout, "prompts, responses, ids, mask and positions")
+    rollout = message("prompts, responses, ids, mask and positions")
+    yield Reply("generate_sequences", generation * sharing.rollout, rollout)
     if not switches.skips:
-        yield Reply("compute_log_prob", 2 * field * sharing.training, "old log-probabilities and entropies")
+        yield Reply("compute_log_prob", 2 * field * sharing.training, message("old log-probabilities and entropies"))
     if switches.reference:
-        yield Reply("compute_ref_log_prob", field * sharing.training, "the reference's log-probabilities")
+        yield Reply("compute_ref_log_prob", field * sharing.training, message("the reference's log-probabilities"))
     if switches.skips:
-        yield Reply("update_actor", field * sharing.last_stage, "the update's entropies (skip_old_log_prob)")
+        yield Reply("update_actor", field * sharing.last_stage, message("the update's entropies (skip_old_log_prob)"))
 
 
 def _generated(of: Lengths, switches: Switches) -> int:
@@ -126,7 +128,7 @@ def sharing_of(case: Case) -> Sharing:
         case.number(f"{MEGATRON}.{name}_parallel_size") or 1 for name in ("tensor_model", "pipeline_model", "context")
     )
     if min(tensor, pipeline, context) < 1:
-        raise BadSizes("a parallel size below 1")
+        raise BadSizes(message("a parallel size below 1"))
     return Sharing(tensor * pipeline * context, tensor * context, rollout)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
@@ -16,6 +17,7 @@ from typing import Any
 from patchctl.cluster.facts import SECRET
 from patchctl.doctor.runtime import cann_file, driver_file
 from patchctl.errors import PatchctlError
+from patchctl.language.messages import message
 from patchctl.manifest.distribution import Distribution
 from patchctl.output import to_json
 from patchctl.terminal.text import one_line, redact_text
@@ -46,6 +48,11 @@ compiler = shutil.which((os.environ.get("CXX", "").split() or ["c++"])[0])  # as
 operators = {"vllm_ascend": place, "compiled": compiled, "compiler": compiler}
 print(json.dumps([platform.python_version(), packages, operators]))
 """
+# The system says these in English, whatever the language in use.
+_ERRORS = {
+    errno.ENOENT: message("no such file or directory"),
+    errno.EACCES: message("permission denied"),
+}
 HCCN_TOOL = "/usr/local/Ascend/driver/tools/hccn_tool"
 
 
@@ -66,6 +73,10 @@ class ProbeRequest:
 class Missing(Exception):
     """What was looked for is not there; says why."""
 
+    def __init__(self, what: str) -> None:
+        super().__init__(what)
+        self.what = what
+
 
 def workspace_state(workspace: Path, dist: Distribution, python: str) -> dict[str, Any]:
     """As `patchctl status --json --python PY`, with the interpreter that was asked for imports, or why it could not be.
@@ -78,7 +89,7 @@ def workspace_state(workspace: Path, dist: Distribution, python: str) -> dict[st
     try:
         plain = status(None)
     except PatchctlError as error:
-        raise Missing(str(error)) from None
+        raise Missing(error.what if error.what == str(error) else str(error)) from None
     try:
         return {**status(python), "python": python}
     except PatchctlError as error:
@@ -94,14 +105,14 @@ def look(request: ProbeRequest, note: Callable[[str], None] = lambda text: None)
         try:
             text = probe()
         except Missing as why:
-            absent[name] = str(why)
+            absent[name] = why.what
         except (OSError, subprocess.SubprocessError) as error:
-            absent[name] = f"{m.PROBES[name]}: {one_line(str(error))}"
+            absent[name] = message("{what}: {more}", what=m.PROBES[name], more=one_line(str(error)))
         else:
             if text is not None:
                 texts[name] = text
     texts |= _python(request.python, absent)
-    return m.Machine(texts, "this machine", time.time(), absent)
+    return m.Machine(texts, message("this machine"), time.time(), absent)
 
 
 def _probes(request: ProbeRequest) -> Iterator[tuple[str, Callable[[], str | None]]]:
@@ -138,19 +149,20 @@ def _json(data: Mapping[str, Any] | None) -> str | None:
 def _file(path: Path, otherwise: str | None = None) -> str:
     try:
         if path.exists() and not path.is_file():  # reading a FIFO would wait for ever
-            raise Missing(f"{path}: not a regular file")
+            raise Missing(message("{path}: not a regular file", path=path))
         return path.read_bytes()[: m.MAX_BYTES].decode("utf-8", errors="replace")
     except OSError as error:
         if otherwise is not None:
             return otherwise
-        raise Missing(f"{path}: {(error.strerror or str(error)).lower()}") from None
+        why = _ERRORS.get(error.errno or 0, (error.strerror or str(error)).lower())
+        raise Missing(message("{what}: {more}", what=path, more=why)) from None
 
 
 def _tool(name: str, *args: str, fails: bool = False) -> str:
     """The output of a tool. `fails`: what it could say counts, as where `df` meets a mount that it may not look at."""
     path = shutil.which(name)
     if path is None:
-        raise Missing(f"{name} is not on PATH")
+        raise Missing(message("{name} is not on PATH", name=name))
     done = subprocess.run(
         [path, *args],
         capture_output=True,
@@ -162,7 +174,13 @@ def _tool(name: str, *args: str, fails: bool = False) -> str:
         env={**os.environ, "LC_ALL": "C"},
     )
     if done.returncode and not (fails and done.stdout):
-        raise Missing(f"{name} {' '.join(args)} ended with {done.returncode}: {one_line(done.stderr or done.stdout)}")
+        what = message(
+            "{command} ended with {code}: {said}",
+            command=" ".join([name, *args]),
+            code=done.returncode,
+            said=one_line(done.stderr or done.stdout),
+        )
+        raise Missing(what)
     return done.stdout
 
 
@@ -188,7 +206,7 @@ def _device_network(root: Path) -> str:
     numbers = sorted(int(p.name[7:]) for p in (root / "dev").glob("davinci[0-9]*") if p.name[7:].isdecimal())
     tool = shutil.which("hccn_tool") or (HCCN_TOOL if os.access(HCCN_TOOL, os.X_OK) else None)
     if tool is None:
-        raise Missing("hccn_tool is not on PATH, and not below /usr/local/Ascend/driver/tools")
+        raise Missing(message("hccn_tool is not on PATH, and not below /usr/local/Ascend/driver/tools"))
     asked = [(n, what) for n in numbers for what in ("ip", "tls", "link")]
     return "".join(f"# {n} {what}\n{_answer(tool, '-i', str(n), f'-{what}', '-g')}\n" for n, what in asked)
 
@@ -202,16 +220,17 @@ def _answer(tool: str, *args: str) -> str:
 
 def _npu_smi(environment: Mapping[str, str]) -> str:
     if shutil.which("npu-smi", path=environment.get("PATH")) is None:
-        raise Missing(
+        what = message(
             "npu-smi is not on PATH: no NPU's driver is installed here, or it is not mounted into the container"
         )
+        raise Missing(what)
     return _tool("npu-smi", "info")
 
 
 def _cann(root: Path) -> str:
     file = cann_file(root)
     if file is None:
-        raise Missing("no CANN toolkit below /usr/local/Ascend, and ASCEND_HOME_PATH names none")
+        raise Missing(message("no CANN toolkit below /usr/local/Ascend, and ASCEND_HOME_PATH names none"))
     return _file(file)
 
 
@@ -291,7 +310,7 @@ def _python(python: str, absent: dict[str, str]) -> dict[str, str]:
         )
         version, rows, operators = json.loads(done.stdout.strip().splitlines()[-1])
     except (OSError, subprocess.SubprocessError, ValueError, IndexError) as error:
-        why = f"{python} cannot be asked: {one_line(str(error))}"
+        why = message("{path} cannot be asked: {problem}", path=python, problem=one_line(str(error)))
         absent.update(dict.fromkeys((m.PYTHON, m.PACKAGES, m.OPERATORS), why))
         return {}
     return {

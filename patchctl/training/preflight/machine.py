@@ -17,6 +17,7 @@ from typing import Any
 from patchctl import __version__
 from patchctl.atomic import filling, replace_file
 from patchctl.errors import WrongUse
+from patchctl.language.messages import joined, message
 from patchctl.os_errors import error_type
 from patchctl.terminal.text import one_line
 
@@ -50,29 +51,29 @@ ABOUT = "machine.json"
 PROBES: Mapping[str, str] = {
     NPU_SMI: "npu-smi info",
     DRIVER: "/usr/local/Ascend/driver/version.info",
-    CANN: "ascend_toolkit_install.info of CANN's toolkit",
-    PYTHON: "python --version of the training environment",
-    PACKAGES: "pip list --format json of the training environment",
+    CANN: message("ascend_toolkit_install.info of CANN's toolkit"),
+    PYTHON: message("python --version of the training environment"),
+    PACKAGES: message("pip list --format json of the training environment"),
     DISKS: "df -P -k",
     LIMITS: "/proc/self/limits",
     MEMORY: "/proc/meminfo",
-    MEMORY_LIMIT: "the memory limit of the container (cgroup)",
+    MEMORY_LIMIT: message("the memory limit of the container (cgroup)"),
     DEVICES: "ls /dev/davinci* /dev/devmm_svm /dev/hisi_hdc",
-    SOCKETS: "/proc/net/tcp and /proc/net/tcp6",
+    SOCKETS: message("/proc/net/tcp and /proc/net/tcp6"),
     ADDRESSES: "ip -j addr",
     KERNEL: "uname -sm",
-    USER: "the user's number and name, as `id` prints them",
-    PIDS: "the limit of processes of the container (cgroup, pids.max)",
+    USER: message("the user's number and name, as `id` prints them"),
+    PIDS: message("the limit of processes of the container (cgroup, pids.max)"),
     LOCAL_PORTS: "/proc/sys/net/ipv4/ip_local_port_range",
     RESERVED_PORTS: "/proc/sys/net/ipv4/ip_local_reserved_ports",
-    DEVICE_NETWORK: "hccn_tool -i N -ip -g, -tls -g and -link -g of every device, each after a line `# N ip`",
+    DEVICE_NETWORK: message("hccn_tool -i N -ip -g, -tls -g and -link -g of every device, each after a line `# N ip`"),
     DEVICE_ADDRESSES: "/etc/hccn.conf",
-    OPERATORS: "where the training environment finds vllm_ascend, what is compiled there, and a C++ compiler",
-    ENVIRONMENT: "the variables that frameworks, HCCL, CANN and Ray read",
-    PATHS: "whether the recipe's files and folders are there, with size and time",
-    CACHES: "compile caches, with size and time",
-    CONFIG: "config.json of the model",
-    WORKSPACE: "patchctl status --json of the workspace",
+    OPERATORS: message("where the training environment finds vllm_ascend, what is compiled there, and a C++ compiler"),
+    ENVIRONMENT: message("the variables that frameworks, HCCL, CANN and Ray read"),
+    PATHS: message("whether the recipe's files and folders are there, with size and time"),
+    CACHES: message("compile caches, with size and time"),
+    CONFIG: message("config.json of the model"),
+    WORKSPACE: message("patchctl status --json of the workspace"),
 }
 """Each text, and what it is made with."""
 
@@ -97,7 +98,10 @@ class Machine:
 
     def why_not(self, name: str) -> str:
         """Why there is no text."""
-        return self.absent.get(name, f"not known: there is no {name} ({PROBES[name]}) in {self.place}")
+        unknown = message(
+            "not known: there is no {name} ({probe}) in {machine}", name=name, probe=PROBES[name], machine=self.place
+        )
+        return self.absent.get(name, unknown)
 
     def known_to_lack(self, name: str) -> bool:
         """Whether it was looked for on that machine and is not there, rather than not looked for."""
@@ -115,14 +119,17 @@ def recorded(folder: Path) -> Machine:
     """The machine that a folder describes. Raises WrongUse for a folder that is none, or holds no probe at all."""
     if not folder.is_dir():
         raise WrongUse(
-            f"--machine names {folder}, which is no folder", hint="`patchctl preflight --record DIR` makes one"
+            message("--machine names {folder}, which is no folder", folder=folder),
+            hint=message("`patchctl preflight --record DIR` makes one"),
         )
     texts = {name: text for name in PROBES if (text := _read(folder / name)) is not None}
     about = _about(folder)
     if not texts and not about:
         raise WrongUse(
-            f"{folder} holds no recording: none of {', '.join(list(PROBES)[:4])}, ...",
-            hint="`patchctl preflight --record DIR` makes one on the machine itself",
+            message(
+                "{folder} holds no recording: none of {names}", folder=folder, names=joined([*[*PROBES][:4], "..."])
+            ),
+            hint=message("`patchctl preflight --record DIR` makes one on the machine itself"),
         )
     absent = {k: one_line(str(v)) for k, v in about.get("absent", {}).items() if k in PROBES and k not in texts}
     when = about.get("time")
@@ -133,7 +140,8 @@ def record(machine: Machine, folder: Path) -> list[Path]:
     """Writes every text. Raises WrongUse for a folder that holds something, so that nothing is lost or mixed."""
     try:
         if folder.exists() and any(folder.iterdir()):
-            raise WrongUse(f"--record names {folder}, which is not empty", hint="name a new folder")
+            what = message("--record names {folder}, which is not empty", folder=folder)
+            raise WrongUse(what, hint=message("name a new folder"))
         about = {
             "schema": "patchctl.machine/1",
             "patchctl": __version__,
@@ -145,7 +153,8 @@ def record(machine: Machine, folder: Path) -> list[Path]:
             for name, text in texts.items():
                 replace_file(staged / name, text.encode("utf-8", "surrogateescape"))
     except OSError as error:
-        raise error_type(error)(f"{folder} cannot be written: {error.strerror}", hint="name another folder") from None
+        what = message("{folder} cannot be written: {error}", folder=folder, error=error.strerror)
+        raise error_type(error)(what, hint=message("name another folder")) from None
     return [folder / name for name in texts]
 
 
@@ -158,7 +167,8 @@ def _about(folder: Path) -> dict[str, Any]:
     except (ValueError, RecursionError):
         found = None
     if not isinstance(found, dict) or not isinstance(found.get("absent", {}), dict):
-        raise WrongUse(f"{folder / ABOUT} is not what --record writes", hint="record again, or take the file away")
+        what = message("{file} is not what --record writes", file=folder / ABOUT)
+        raise WrongUse(what, hint=message("record again, or take the file away"))
     return found
 
 
@@ -170,4 +180,5 @@ def _read(path: Path) -> str | None:
         with path.open("rb") as file:
             return file.read(MAX_BYTES).decode("utf-8", errors="replace")
     except OSError as error:
-        raise WrongUse(f"{path} cannot be read: {os.strerror(error.errno or 0)}") from None
+        why = os.strerror(error.errno or 0)
+        raise WrongUse(message("{path} cannot be read: {error}", path=path, error=why)) from None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 
 from patchctl.findings.report import Finding, looked_at
+from patchctl.language.messages import message
 from patchctl.training.preflight.case import Case
 
 RELEASE = "release"
@@ -25,8 +26,15 @@ def fitting_release(
         if seen is None or blocked_by_software(seen[1]):
             continue
         rest = len(dict.fromkeys(f.name for f in seen[1] if f.blocks))
-        left = f"{rest} other findings are in the way there" if rest else "nothing is in the way there"
-        message = f"this machine's software is that of release {name}, and {case.run.release} was looked at; {left}"
+        left = message("nothing is in the way there")
+        if rest:
+            left = message("{count} other findings are in the way there", count=rest)
+        what = message(
+            "this machine's software is that of release {fitting}, and {release} was looked at; {left}",
+            fitting=name,
+            release=case.run.release,
+            left=left,
+        )
         todo = f"patchctl preflight -p {case.run.profile} -r {case.run.name} --release {name}"
-        return looked_at("recipe", RELEASE, "warning", message, todo, needed=False)
+        return looked_at("recipe", RELEASE, "warning", what, todo, needed=False)
     return None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
+from patchctl.language.messages import message
 from patchctl.training.models.parameters import Model
 from patchctl.training.preflight.case import Case
 from patchctl.training.preflight.memory import (
@@ -61,16 +62,27 @@ class Training:
 class BadSizes(ValueError):
     """Parallel sizes do not divide the model; says which."""
 
+    def __init__(self, what: str) -> None:
+        super().__init__(what)
+        self.what = what
+
 
 def engine_of(case: Case, model: Model) -> Engine:
     """The rollout's copy of the model. Raises BadSizes."""
     tensor = _size(case, f"{ROLLOUT}.tensor_model_parallel_size")
     if model.heads % tensor:
-        raise BadSizes(f"{model.heads} attention heads over a rollout tensor parallel size of {tensor}")
-    if tensor > model.key_heads and tensor % model.key_heads and not model.latent:
         raise BadSizes(
-            f"{model.key_heads} key heads cannot be repeated over a rollout tensor parallel size of {tensor}"
+            message(
+                "{heads} attention heads over a rollout tensor parallel size of {size}", heads=model.heads, size=tensor
+            )
         )
+    if tensor > model.key_heads and tensor % model.key_heads and not model.latent:
+        what = message(
+            "{heads} key heads cannot be repeated over a rollout tensor parallel size of {size}",
+            heads=model.key_heads,
+            size=tensor,
+        )
+        raise BadSizes(what)
     spread = _size(case, f"{ROLLOUT}.expert_parallel_size") > 1
     return Engine(tensor, _size(case, f"{ROLLOUT}.data_parallel_size"), spread)
 
@@ -113,7 +125,7 @@ def _size(case: Case, key: str) -> int:
     """A parallel size, 1 where nobody gives it. Raises BadSizes for one that is none."""
     found = case.number(key)
     if found is not None and found < 1:
-        raise BadSizes(f"{key} is {found}")
+        raise BadSizes(message("{name} is {value}", name=key, value=found))
     return found or 1
 
 
@@ -123,9 +135,13 @@ def _stages(case: Case, model: Model) -> list[tuple[Layout, int]]:
     tensor = _size(case, f"{MEGATRON}.tensor_model_parallel_size")
     expert = _size(case, f"{MEGATRON}.expert_model_parallel_size")
     if model.heads % tensor:
-        raise BadSizes(f"{model.heads} attention heads over a tensor parallel size of {tensor}")
+        what = message("{heads} attention heads over a tensor parallel size of {size}", heads=model.heads, size=tensor)
+        raise BadSizes(what)
     if model.experts and model.experts.count % expert:
-        raise BadSizes(f"{model.experts.count} experts over an expert parallel size of {expert}")
+        experts = model.experts.count
+        raise BadSizes(
+            message("{experts} experts over an expert parallel size of {size}", experts=experts, size=expert)
+        )
     first, last = _layers_of_stages(case, model.layers, pipeline)
     layout = Layout(
         devices=case.devices,
@@ -148,7 +164,14 @@ def _layers_of_stages(case: Case, layers: int, pipeline: int) -> tuple[int, int]
     others = pipeline - (first is not None) - (last is not None)
     rest = layers - (first or 0) - (last or 0)
     if rest < 0 or (others == 0 and rest) or (others and rest % others):
-        raise BadSizes(f"{layers} layers over {pipeline} pipeline stages (first {first}, last {last})")
+        what = message(
+            "{layers} layers over {stages} pipeline stages (first {first}, last {last})",
+            layers=layers,
+            stages=pipeline,
+            first=first,
+            last=last,
+        )
+        raise BadSizes(what)
     each = rest // others if others else 0
     return first or each, last or each
 
@@ -172,7 +195,14 @@ def _megatron(case: Case, model: Model, layout: Layout, stage: int) -> Training:
         activations,
         one.worst - one.mlp,
         2 * BF16 * parameters + optimizer,
-        f"stage {stage + 1} of {layout.pipeline}, {layout.stage_layers} layers, micro-batches in flight {in_flight}, {how}",
+        message(
+            "stage {stage} of {stages}, {layers} layers, micro-batches in flight {in_flight}, {how}",
+            stage=stage + 1,
+            stages=layout.pipeline,
+            layers=layout.stage_layers,
+            in_flight=in_flight,
+            how=how,
+        ),
         _buffers(case, layout.context),
     )
 
@@ -201,16 +231,20 @@ def _kept(case: Case, one: Activations, layer_input: int, layers: int) -> tuple[
     """
     zero_memory = case.text(f"{OVERRIDES}.moe_zero_memory") in MOE_RECOMPUTED
     each = one.attention if zero_memory else one.attention + one.mlp
-    how = "MoE layers recomputed (moe_zero_memory)" if zero_memory else "nothing recomputed"
+    how = message("MoE layers recomputed (moe_zero_memory)") if zero_memory else message("nothing recomputed")
     if case.text(f"{OVERRIDES}.recompute_granularity") != "full":
         return layers * each, 1, how
     asked = max(1, min(_size(case, f"{OVERRIDES}.recompute_num_layers"), layers))
     if case.text(f"{OVERRIDES}.recompute_method") != "block":
-        return -(-layers // asked) * layer_input, asked, "layers recomputed" + (f", {asked} at a time" * (asked > 1))
+        whole = (
+            message("layers recomputed, {count} at a time", count=asked) if asked > 1 else message("layers recomputed")
+        )
+        return -(-layers // asked) * layer_input, asked, whole
     if asked >= layers:
-        return layers * layer_input, 1, "layers recomputed"
-    rest = f", {how}" if zero_memory else ""
-    return asked * layer_input + (layers - asked) * each, 1, f"{asked} of them recomputed{rest}"
+        return layers * layer_input, 1, message("layers recomputed")
+    some = message("{count} of them recomputed", count=asked)
+    some = message("{what}, {more}", what=some, more=how) if zero_memory else some
+    return asked * layer_input + (layers - asked) * each, 1, some
 
 
 def _fsdp(case: Case, model: Model) -> Training:
@@ -225,7 +259,8 @@ def _fsdp(case: Case, model: Model) -> Training:
     activations = (
         model.layers * kept + one.attention + one.mlp + logits_bytes(model, layout, tokens) + gathered_layer(model)
     )
-    how = f"FSDP over {shards} devices, {'layers recomputed' if checkpointed else 'nothing recomputed'}"
+    recomputed = message("layers recomputed") if checkpointed else message("nothing recomputed")
+    how = message("FSDP over {count} devices, {how}", count=shards, how=recomputed)
     elsewhere = parts["weights"] + parts["optimizer"] + BF16 * -(-model.parameters // shards)
     return Training(
         parts["weights"], parts["gradients"], parts["optimizer"], activations, one.worst - one.mlp, elsewhere, how
@@ -238,7 +273,7 @@ def _fsdp_shards(case: Case) -> int:
     if not 0 < size < case.devices:
         return case.devices
     if case.devices % size:
-        raise BadSizes(f"{case.devices} devices over an fsdp_size of {size}")
+        raise BadSizes(message("{devices} devices over an fsdp_size of {size}", devices=case.devices, size=size))
     return size
 
 

@@ -11,6 +11,8 @@ import operator
 from collections.abc import Callable, Mapping
 from fractions import Fraction
 
+from patchctl.language.messages import message
+
 MAX_LENGTH = 400
 
 Lookup = Callable[[str], Fraction]
@@ -18,6 +20,10 @@ Lookup = Callable[[str], Fraction]
 
 class BadExpression(ValueError):
     """The expression cannot be read or computed; says why."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(what)
+        self.what = what
 
 
 _OPERATORS: Mapping[type[ast.operator], Callable[[Fraction, Fraction], Fraction]] = {
@@ -109,7 +115,7 @@ def _value(node: ast.expr, lookup: Lookup) -> Fraction:
         try:
             return _OPERATORS[type(node.op)](left, right)
         except ZeroDivisionError:
-            raise BadExpression("a division by zero") from None
+            raise BadExpression(message("a division by zero")) from None
     if isinstance(node, ast.Call):
         return _call(node, lookup)
     raise BadExpression(f"{ast.unparse(node)!r}: only names, numbers, + - * / // %, min and max are allowed")

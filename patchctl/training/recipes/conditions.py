@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from fnmatch import fnmatchcase
 from fractions import Fraction
 
+from patchctl.language.messages import joined, message
 from patchctl.manifest.diagnostics import Problem, did_you_mean, quoted
 from patchctl.manifest.load import Loaded
 from patchctl.training.recipes.arithmetic import BadExpression, compared, holds, number, sides
@@ -55,7 +56,9 @@ class Facts:
         text = self.text(name)
         found = [one for item in self.items(name) if (one := number(item.strip())) is not None]
         if not found or len(found) < len(self.items(name)):
-            raise BadExpression(f"{name} is {'not set' if text is None else quoted(text)}, and a number is needed")
+            if text is None:
+                raise BadExpression(message("{name} is not set, and a number is needed", name=name))
+            raise BadExpression(message("{name} is {value}, and a number is needed", name=name, value=quoted(text)))
         return max(found)
 
     def items(self, name: str) -> list[str]:
@@ -151,7 +154,7 @@ def _equals(condition: Condition, facts: Facts) -> Iterator[str]:
     for name, values in condition.equals.items():
         found = facts.text(name)
         if not any(value in _NULL if found is None else same(found, value) for value in values):
-            yield f"{_is(name, found)}, not {' or '.join(values)}"
+            yield message("{found}, not {values}", found=_is(name, found), values=joined(values, " or "))
 
 
 def _differs(condition: Condition, facts: Facts) -> Iterator[str]:
@@ -162,7 +165,7 @@ def _differs(condition: Condition, facts: Facts) -> Iterator[str]:
 
 
 def _given(condition: Condition, facts: Facts) -> Iterator[str]:
-    yield from (f"{name} is not set" for name in condition.given if facts.text(name) is None)
+    yield from (message("{name} is not set", name=name) for name in condition.given if facts.text(name) is None)
 
 
 def _absent(condition: Condition, facts: Facts) -> Iterator[str]:
@@ -173,27 +176,38 @@ def _holds(condition: Condition, facts: Facts) -> Iterator[str]:
     for text in condition.holds:
         if not holds(text, facts.number):
             left, right = sides(text, facts.number)
-            yield f"{' '.join(text.split())} does not hold: {_shown(left)} and {_shown(right)}"
+            yield message(
+                "{condition} does not hold: {left} and {right}",
+                condition=" ".join(text.split()),
+                left=_shown(left),
+                right=_shown(right),
+            )
 
 
 def _contains(condition: Condition, facts: Facts) -> Iterator[str]:
     for name, parts in condition.contains.items():
         found = facts.text(name)
         if not any(part in (found or "") for part in parts):
-            yield f"{_is(name, found)}, without {' or '.join(parts)}"
+            yield message("{found}, without {parts}", found=_is(name, found), parts=joined(parts, " or "))
 
 
 def _lacks(condition: Condition, facts: Facts) -> Iterator[str]:
     for name, parts in condition.lacks.items():
         found = facts.text(name)
-        yield from (f"{_is(name, found)}, with {part}" for part in parts if part in (found or ""))
+        said = _is(name, found)
+        yield from (message("{found}, with {part}", found=said, part=part) for part in parts if part in (found or ""))
 
 
 def _among(condition: Condition, facts: Facts) -> Iterator[str]:
     for name, patterns in condition.among.items():
         for item in facts.items(name):
             if not any(fnmatchcase(item, pattern) for pattern in patterns):
-                yield f"{name} has {quoted(item)}, which is none of {', '.join(patterns)}"
+                yield message(
+                    "{name} has {item}, which is none of {patterns}",
+                    name=name,
+                    item=quoted(item),
+                    patterns=joined(patterns),
+                )
 
 
 _CHECKS: tuple[Callable[[Condition, Facts], Iterator[str]], ...] = (
@@ -210,7 +224,9 @@ _CHECKS: tuple[Callable[[Condition, Facts], Iterator[str]], ...] = (
 
 def _is(name: str, found: str | None) -> str:
     shown = name.removeprefix("env.")
-    return f"{shown} is not set" if found is None else f"{shown} is {found}"
+    if found is None:
+        return message("{name} is not set", name=shown)
+    return message("{name} is {value}", name=shown, value=found)
 
 
 def _shown(value: Fraction) -> str:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 from patchctl.doc import Doc
 from patchctl.findings.formats import MachineFinding, machine_text, of_machine
 from patchctl.findings.report import Finding
+from patchctl.language.messages import joined, message, translated
 from patchctl.terminal.text import abridged, one_line, visible_line
 from patchctl.training.preflight.checks import AREAS
 from patchctl.training.preflight.readiness import Odd, Readiness
@@ -20,7 +21,13 @@ if TYPE_CHECKING:
     from patchctl.training.recipes.resolve import RecipeRun
 
 
-_WORDS = {"ok": "ok", "note": "note", "warning": "warning", "error": "wrong", "unknown": "not known"}
+_WORDS = {
+    "ok": message("ok"),
+    "note": message("note"),
+    "warning": message("warning"),
+    "error": message("wrong"),
+    "unknown": message("not known"),
+}
 
 
 @dataclass(frozen=True)
@@ -70,21 +77,26 @@ def preflight_output(
 
 def preflight_text(case: Case, findings: Sequence[Finding], cleared: Sequence[str], style: Style) -> Iterator[str]:
     """Yield one line per finding by area, with what to do below it; then whether the recipe can run here."""
-    yield style(
-        f"{case.run.title} on {case.nodes} nodes, {case.devices} devices; {visible_line(case.machine.place)}", bold=True
+    head = message(
+        "{recipe} on {nodes} nodes, {devices} devices; {machine}",
+        recipe=case.run.title,
+        nodes=case.nodes,
+        devices=case.devices,
+        machine=visible_line(case.machine.place),
     )
+    yield style(translated(head), bold=True)
     yield from machine_text(findings, AREAS, _WORDS, style)
-    yield from (f"cleared {visible_line(path)}" for path in cleared)
+    yield from (translated(message("cleared {path}", path=visible_line(path))) for path in cleared)
     yield _verdict(findings, style)
 
 
 def _verdict(findings: Sequence[Finding], style: Style) -> str:
     blocking = list(dict.fromkeys(f.name for f in findings if f.blocks))
     others = sum(f.level not in ("ok", "note") and not f.blocks for f in findings)
-    rest = f"; {others} more to look at" if others else ""
+    rest = translated(message("; {count} more to look at", count=others)) if others else ""
     if blocking:
-        return style.bad(f"not ready: {', '.join(map(visible_line, blocking))}") + rest
-    return style.good("nothing is in the way") + rest
+        return style.bad(translated(message("not ready: {names}", names=joined(map(visible_line, blocking))))) + rest
+    return style.good(translated(message("nothing is in the way"))) + rest
 
 
 _SHOWN = 8

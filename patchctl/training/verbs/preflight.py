@@ -13,6 +13,7 @@ import click
 
 from patchctl.cli.app import App, format_option, print_findings, workspace_option
 from patchctl.errors import PatchctlError, WrongUse
+from patchctl.language.messages import message, translated
 from patchctl.training.verbs.options import (
     RecipeArguments,
     RecipeBook,
@@ -91,9 +92,9 @@ def command(
     from patchctl.training.report.preflight import preflight_output, preflight_text
 
     if folder is not None and (record is not None or clear_caches):
-        raise WrongUse("--machine looks at another machine: neither --record nor --clear-caches goes with it")
+        raise WrongUse(message("--machine looks at another machine: neither --record nor --clear-caches goes with it"))
     if output == "json" and clear_caches and not yes:
-        raise WrongUse("--clear-caches asks a question, which --json cannot", hint="add --yes")
+        raise WrongUse(message("--clear-caches asks a question, which --json cannot"), hint=message("add --yes"))
     run = RecipeBook(app).valid_run(arguments)
     case = case_of(app, run, _machine(app, run, folder, workspace, python, output == "json"), mean_tokens)
     if record is not None:
@@ -101,7 +102,8 @@ def command(
     findings = all_findings(case, accept)
     findings = [*other_release(app, arguments, accept)(case, findings), *findings]
     for name in sorted(set(accept) - {f.name for f in findings}):  # no error: on another node there may be one
-        click.echo(f"patchctl: --accept {visible_line(name)}: no finding is called so here", err=True)
+        what = message("--accept {name}: no finding is called so here", name=visible_line(name))
+        click.echo(f"patchctl: {translated(what)}", err=True)
     cleared = _clear(case, yes) if clear_caches else []
     data = preflight_output(case, findings, cleared, record)
     report = Report(findings)
@@ -213,9 +215,10 @@ def _clear(case: Case, yes: bool) -> Sequence[str]:
         return []
     if not yes:
         if not sys.stdin.isatty():
-            raise WrongUse("--clear-caches asks a question, and nobody is there to answer", hint="add --yes")
+            what = message("--clear-caches asks a question, and nobody is there to answer")
+            raise WrongUse(what, hint=message("add --yes"))
         for cache in caches:
             click.echo(f"{visible_line(cache.path)}  {size_text(cache.bytes)}", err=True)
-        if not click.confirm(f"Take away {len(caches)} of compiled code?", err=True):
+        if not click.confirm(translated(message("Take away {count} of compiled code?", count=len(caches))), err=True):
             return []
     return clear(caches)

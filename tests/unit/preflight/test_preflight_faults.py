@@ -7,16 +7,19 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
+from chinese import english_in
 from faults import FAULTS, Fault
-from preflight_cases import REPOSITORY, Look
+from preflight_cases import REPOSITORY, Look, case_of
 
 from patchctl.findings.report import Finding
+from patchctl.language.messages import CHINESE, ENGLISH, translated, use
 
 PAGE = REPOSITORY / "docs" / "preflight.md"
 TABLE = re.compile(r"(?s)(<!-- faults:begin -->\n).*?(<!-- faults:end -->)")
@@ -34,6 +37,33 @@ def test_a_recording_with_one_fault(look: Look, fault: Fault) -> None:
     assert all(f.todo for f in found)
     others = [f for f in about(look(fault.recipe), fault.finding) if f.blocks]
     assert fault.changed == {} or fault.finding == "length" or others == []
+
+
+@pytest.fixture
+def chinese() -> Iterator[None]:
+    use(CHINESE)
+    yield
+    use(ENGLISH)
+
+
+def data_of(title: str) -> list[str]:
+    """What the distribution's own files say in English: the recipe, the rules, the practice."""
+    case = case_of(title)
+    said = [*case.run.limits, *(path.what for path in case.run.paths.values())]
+    said += [text for rule in case.all_rules.rules.values() for text in (rule.says, rule.why.rstrip("."), rule.hint)]
+    said += [named.note for named in (case.practice.switches.values() if case.practice else ()) if named.note]
+    return sorted((" ".join(text.split()) for text in said), key=len, reverse=True)
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.what)
+def test_in_chinese_no_english_is_left(look: Look, fault: Fault, chinese: None) -> None:
+    data = data_of(fault.recipe)
+    for finding in (f for found in look(fault.recipe, **fault.changed).values() for f in found):
+        for text in filter(None, (finding.message, finding.todo)):
+            shown = translated(text)
+            for said in data:
+                shown = shown.replace(said, "")
+            assert not english_in(shown), f"{finding.name}: {shown}"
 
 
 def table() -> str:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
 
 from patchctl.findings.report import Finding
+from patchctl.language.messages import message
 from patchctl.training.preflight.case import Case
 from patchctl.training.preflight.checks.device_memory import check_device_memory
 from patchctl.training.preflight.checks.devices import check_devices
@@ -20,15 +21,15 @@ from patchctl.training.preflight.checks.storage import check_storage
 from patchctl.training.preflight.checks.workspace import check_workspace
 
 AREAS = {
-    "recipe": "recipe",
-    "devices": "devices",
-    "software": "software",
-    "host": "host",
-    "network": "network",
-    "environment": "environment",
-    "storage": "files and disk",
-    "device memory": "memory of a device",
-    "workspace": "patched trees",
+    "recipe": message("recipe"),
+    "devices": message("devices"),
+    "software": message("software"),
+    "host": message("host"),
+    "network": message("network"),
+    "environment": message("environment"),
+    "storage": message("files and disk"),
+    "device memory": message("memory of a device"),
+    "workspace": message("patched trees"),
 }
 """The areas by name, with their titles, in the order they are printed."""
 

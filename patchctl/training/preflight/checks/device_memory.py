@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from patchctl.findings.report import Finding, looked_at
+from patchctl.language.messages import Translatable, joined, message
 from patchctl.terminal.progress import size_text
 from patchctl.training.models.parameters import Model, UnknownModel, context_length
 from patchctl.training.preflight.case import Case
@@ -25,36 +26,52 @@ from patchctl.training.preflight.sizes import (
 
 LEFT_BY_ROLLOUT = 9 << 30  # 8 to 9 GB for 235B: linked from 002
 _AREA = "device memory"
+_PARTS = {
+    "head": message("head"),
+    "output": message("output"),
+    "experts": message("experts"),
+    "shared experts": message("shared experts"),
+}
 
 
 def check_device_memory(case: Case) -> Iterator[Finding]:
     """The rollout, then the update. Without npu-smi the figures are told all the same."""
     model = case.model
     if not isinstance(model, Model):
-        why = str(model) if isinstance(model, UnknownModel) else "no config.json, and none in manifests/models.yaml"
-        yield looked_at(_AREA, "model", "unknown", why, "--path model=DIR with its config.json", needed=False)
+        none = message("no config.json, and none in manifests/models.yaml")
+        why = model.what if isinstance(model, UnknownModel) else none
+        todo = message("--path model=DIR with its config.json")
+        yield looked_at(_AREA, "model", "unknown", why, todo, needed=False)
         return
-    yield looked_at(_AREA, "model", "ok", f"{model.parameters:,} parameters ({case.model_source})")
+    what = message("{count} parameters ({source})", count=f"{model.parameters:,}", source=case.model_source)
+    yield looked_at(_AREA, "model", "ok", what)
     yield from _length(case)
     total = min((d.total for d in case.smi.devices), default=None) if case.smi else None
     try:
         yield from _rollout(case, model, engine_of(case, model), total)
         yield from _training(case, training_of(case, model))
     except BadSizes as error:
-        todo = "sizes that divide: --size, or the recipe's overrides"
-        yield looked_at(_AREA, "parallel sizes", "error", f"cannot be: {error}", todo)
+        todo = message("sizes that divide: --size, or the recipe's overrides")
+        yield looked_at(_AREA, "parallel sizes", "error", message("cannot be: {why}", why=error.what), todo)
 
 
 def _length(case: Case) -> Iterator[Finding]:
     """verl asserts it when the engine is made, after the training's weights were loaded (vllm_rollout_spmd.py)."""
     most, wanted = context_length(case.model_config or {}), case.sequence
-    name, where = "length", f"max_position_embeddings ({case.model_source})"
     if most is None or not wanted:
         return
-    what = f"{wanted:,} tokens of prompt and response; the model takes {most:,}, {where}"
+    name = "length"
+    what = message(
+        "{wanted} tokens of prompt and response; the model takes {most}, max_position_embeddings ({source})",
+        wanted=f"{wanted:,}",
+        most=f"{most:,}",
+        source=case.model_source,
+    )
     if wanted > most:
-        todo = "another model, as Qwen3-235B-A22B-Thinking-2507 with 262,144: --path model=DIR; or shorter sequences"
-        yield looked_at(_AREA, name, "error", f"{what}: verl refuses it", todo)
+        todo = message(
+            "another model, as Qwen3-235B-A22B-Thinking-2507 with 262,144: --path model=DIR; or shorter sequences"
+        )
+        yield looked_at(_AREA, name, "error", message("{what}: verl refuses it", what=what), todo)
     else:
         yield looked_at(_AREA, name, "ok", what)
 
@@ -62,25 +79,38 @@ def _length(case: Case) -> Iterator[Finding]:
 def _rollout(case: Case, model: Model, engine: Engine, total: int | None) -> Iterator[Finding]:
     parts = engine_weights(model, engine)
     weights = sum(parts.values())
-    listed = ", ".join(f"{part} {size_text(size)}" for part, size in sorted(parts.items(), key=lambda p: -p[1])[:5])
-    what = f"{size_text(weights)} a device at {_sizes(engine)} ({listed})"
+    largest = sorted(parts.items(), key=lambda p: -p[1])[:5]
+    what = message(
+        "{size} a device at {sizes} ({parts})",
+        size=size_text(weights),
+        sizes=_sizes(engine),
+        parts=joined(message("{part} {size}", part=_PARTS.get(part, part), size=size_text(n)) for part, n in largest),
+    )
     if total is None:
         yield _unknown("rollout weights", what)
-        yield _unknown("sequences at once", f"KV cache: {size_text(kv_bytes(model, engine.tensor))} a token")
+        each = size_text(kv_bytes(model, engine.tensor))
+        yield _unknown("sequences at once", message("KV cache: {size} a token", size=each))
         return
     share = utilisation(case)
     taken, free = int(total * share), _free(case)
+    of_all = f"{float(share):g} x {size_text(total)}"
     if free is not None and taken > free:
-        what_it_takes = f"{float(share):g} x {size_text(total)} are {size_text(taken)}, and {size_text(free)} are free"
-        todo = f"{ROLLOUT}.gpu_memory_utilization={int(100 * free / total) / 100:g}, or end what else is on the devices"
-        yield looked_at(_AREA, "gpu_memory_utilization", "error", f"{what_it_takes}: the engine does not start", todo)
+        what_it_takes = message(
+            "{share} are {taken}, and {free} are free", share=of_all, taken=size_text(taken), free=size_text(free)
+        )
+        setting = f"{ROLLOUT}.gpu_memory_utilization={int(100 * free / total) / 100:g}"
+        todo = message("{setting}, or end what else is on the devices", setting=setting)
+        stops = message("{what}: the engine does not start", what=what_it_takes)
+        yield looked_at(_AREA, "gpu_memory_utilization", "error", stops, todo)
     if weights >= taken:
-        todo = "a larger rollout tensor parallel, data parallel or expert parallel size"
-        yield looked_at(_AREA, "rollout weights", "error", f"{what}, and the engine has {size_text(taken)}", todo)
+        todo = message("a larger rollout tensor parallel, data parallel or expert parallel size")
+        what = message("{what}, and the engine has {size}", what=what, size=size_text(taken))
+        yield looked_at(_AREA, "rollout weights", "error", what, todo)
         return
-    yield looked_at(_AREA, "rollout weights", "ok", f"{what}, of {float(share):g} x {size_text(total)}")
+    yield looked_at(_AREA, "rollout weights", "ok", message("{what}, of {size}", what=what, size=of_all))
     if not longest(case):
-        yield looked_at(_AREA, "sequences at once", "unknown", "how long sequences are is not said", needed=False)
+        unsaid = message("how long sequences are is not said")
+        yield looked_at(_AREA, "sequences at once", "unknown", unsaid, needed=False)
         return
     tokens, chunk = prefill_tokens(case)
     working = prefill_bytes(model, engine, tokens, chunk) + moving_buffers(case)
@@ -92,22 +122,38 @@ def _sequences(case: Case, model: Model, engine: Engine, budget: int, working: i
     length, (asked, allowed) = longest(case), _at_once(case, engine)
     most = sequences_that_fit(budget, model, engine.tensor, length)
     each = size_text(length * kv_bytes(model, engine.tensor))
-    what = f"{size_text(max(0, budget))} for the KV cache after at least {size_text(working)} to work in; {most} of {length:,} tokens ({each} each)"
-    todo = f"{ROLLOUT}.max_num_seqs={most}"
+    what = message(
+        "{budget} for the KV cache after at least {working} to work in; {most} of {length} tokens ({each} each)",
+        budget=size_text(max(0, budget)),
+        working=size_text(working),
+        most=most,
+        length=f"{length:,}",
+        each=each,
+    )
     if most < 1:
-        less = "shorter sequences, a larger rollout tensor parallel size, or a larger gpu_memory_utilization"
-        return looked_at(_AREA, "sequences at once", "error", f"{what}: the engine does not start", less)
+        less = message("shorter sequences, a larger rollout tensor parallel size, or a larger gpu_memory_utilization")
+        what = message("{what}: the engine does not start", what=what)
+        return looked_at(_AREA, "sequences at once", "error", what, less)
     mean = min(case.mean_tokens, length)
     by_mean = sequences_that_fit(budget, model, engine.tensor, mean)
     if mean < length:
-        what += f", {by_mean} of {mean:,} on average"
+        what = message("{what}, {count} of {mean} on average", what=what, count=by_mean, mean=f"{mean:,}")
     if asked <= most:
-        return looked_at(_AREA, "sequences at once", "ok", f"{what}; {allowed}")
+        return looked_at(_AREA, "sequences at once", "ok", joined([what, allowed], "; "))
     if asked <= by_mean:
-        return looked_at(_AREA, "sequences at once", "ok", f"{what}; {allowed}, which fit as long as few are long")
-    what += f"; {allowed}: the engine puts requests back and computes them again while more than fit are long"
-    ran = "256 ran for 235B where 30 to 40 fit, because sequences end early (linked from 002)"
-    todo = f"{todo} holds whatever comes, {by_mean} on average; {ran}"
+        what = message("{what}; {allowed}, which fit as long as few are long", what=what, allowed=allowed)
+        return looked_at(_AREA, "sequences at once", "ok", what)
+    what = message(
+        "{what}; {allowed}: the engine puts requests back and computes them again while more than fit are long",
+        what=what,
+        allowed=allowed,
+    )
+    todo = message(
+        "{setting} holds whatever comes, {mean} on average; 256 ran for 235B where 30 to 40 fit, because sequences end early"
+        " (linked from 002)",
+        setting=f"{ROLLOUT}.max_num_seqs={most}",
+        mean=by_mean,
+    )
     return looked_at(_AREA, "sequences at once", "warning", what, todo, needed=False)
 
 
@@ -115,32 +161,41 @@ def _at_once(case: Case, engine: Engine) -> tuple[int, str]:
     """How many sequences a rank has at once: no more than max_num_seqs, nor than it is given."""
     most, given = case.number(f"{ROLLOUT}.max_num_seqs") or 0, sequences_of_a_rank(case, engine)
     if given is None or most <= given:
-        return most, f"max_num_seqs is {most}"
-    return given, f"max_num_seqs is {most}, and a rank is given {given}"
+        return most, message("{name} is {value}", name="max_num_seqs", value=most)
+    return given, message("max_num_seqs is {most}, and a rank is given {given}", most=most, given=given)
 
 
 def _training(case: Case, training: Training) -> Iterator[Finding]:
-    what = (
-        f"weights {size_text(training.weights)}, gradients {size_text(training.gradients)}, optimizer"
-        f" {size_text(training.optimizer)}, activations {size_text(training.activations)} ({training.how})"
+    what = message(
+        "weights {weights}, gradients {gradients}, optimizer {optimizer}, activations {activations} ({how})",
+        weights=size_text(training.weights),
+        gradients=size_text(training.gradients),
+        optimizer=size_text(training.optimizer),
+        activations=size_text(training.activations),
+        how=training.how,
     )
     if training.buffers:
-        what += f", {size_text(training.buffers)} for messages of hybrid data parallelism"
+        size = size_text(training.buffers)
+        what = message("{what}, {size} for messages of hybrid data parallelism", what=what, size=size)
     if training.uneven:
-        what += f", {size_text(training.uneven)} more while one device gets all tokens of a layer"
-    todo = "larger tensor, pipeline, context or expert parallel sizes, recomputation, or swap_optimizer"
+        size = size_text(training.uneven)
+        what = message("{what}, {size} more while one device gets all tokens of a layer", what=what, size=size)
+    todo = message("larger tensor, pipeline, context or expert parallel sizes, recomputation, or swap_optimizer")
     yield _update(case, what, todo, training)
     yield _on_the_host(case, training.elsewhere * case.devices_per_node)
 
 
 def _on_the_host(case: Case, kept: int) -> Finding:
     name, (has, of) = "states on the host", host_memory(case)
-    said = f"{size_text(kept)} a node for weights, reference and optimizer while they are off the devices"
+    said = message(
+        "{size} a node for weights, reference and optimizer while they are off the devices", size=size_text(kept)
+    )
     if has is None:
-        return looked_at(_AREA, name, "unknown", f"{said}; {of}", "look whether the machine has as much")
-    said += f"; {of} is {size_text(has)}"
+        todo = message("look whether the machine has as much")
+        return looked_at(_AREA, name, "unknown", joined([said, of], "; "), todo)
+    said = message("{what}; {of} is {has}", what=said, of=of, has=size_text(has))
     if kept > has:
-        return looked_at(_AREA, name, "error", said, "more nodes, or a larger limit of the container")
+        return looked_at(_AREA, name, "error", said, message("more nodes, or a larger limit of the container"))
     return looked_at(_AREA, name, "ok", said)
 
 
@@ -156,30 +211,33 @@ def _update(case: Case, what: str, todo: str, training: Training) -> Finding:
     if case.off(f"{ROLLOUT}.free_cache_engine"):
         engine = int(min(d.total for d in case.smi.devices) * utilisation(case))
         free, left_by_rollout = max(0, free - engine), 0
-        what += f"; the engine keeps {size_text(engine)} of it (free_cache_engine is off)"
-        todo = f"{ROLLOUT}.free_cache_engine=True, or {todo}"
-    if training.states > free:
-        return looked_at(
-            _AREA,
-            "update",
-            "error",
-            f"{what}: more than the {size_text(free)} that are free, without activations",
-            todo,
+        what = message(
+            "{what}; the engine keeps {size} of it (free_cache_engine is off)", what=what, size=size_text(engine)
         )
-    left = f"{size_text(training.total)} of {size_text(free)} that are free"
+        todo = message("{setting}, or {todo}", setting=f"{ROLLOUT}.free_cache_engine=True", todo=todo)
+    if training.states > free:
+        what = message(
+            "{what}: more than the {free} that are free, without activations", what=what, free=size_text(free)
+        )
+        return looked_at(_AREA, "update", "error", what, todo)
+    said = message(
+        "{what}: {total} of {free} that are free", what=what, total=size_text(training.total), free=size_text(free)
+    )
     if training.total + left_by_rollout > free:
-        said = f"{what}: {left}"
         if left_by_rollout:
-            said += ", and the rollout leaves 8 to 9 GB behind (linked from 002)"
+            said = message("{what}, and the rollout leaves 8 to 9 GB behind (linked from 002)", what=said)
         return looked_at(_AREA, "update", "warning", said, todo, needed=False)
-    return looked_at(_AREA, "update", "ok", f"{what}: {left}")
+    return looked_at(_AREA, "update", "ok", said)
 
 
 def _unknown(name: str, what: str) -> Finding:
-    todo = "look on the machine itself, or at a recording of it"
-    return looked_at(_AREA, name, "unknown", f"{what}; the device's memory is not known", todo, needed=False)
+    todo = message("look on the machine itself, or at a recording of it")
+    what = message("{what}; the device's memory is not known", what=what)
+    return looked_at(_AREA, name, "unknown", what, todo, needed=False)
 
 
-def _sizes(engine: Engine) -> str:
-    spread = f", experts over {engine.devices}" if engine.spread_experts else ""
-    return f"tensor parallel {engine.tensor}, data parallel {engine.data}{spread}"
+def _sizes(engine: Engine) -> Translatable:
+    what = message("tensor parallel {tensor}, data parallel {data}", tensor=engine.tensor, data=engine.data)
+    return (
+        message("{what}, experts over {devices}", what=what, devices=engine.devices) if engine.spread_experts else what
+    )

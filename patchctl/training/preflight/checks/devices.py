@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 
 from patchctl.findings.report import Finding, Level, looked_at
+from patchctl.language.messages import joined, message
 from patchctl.terminal.progress import size_text
 from patchctl.terminal.text import abridged
 from patchctl.training.preflight import machine as m
@@ -21,15 +22,16 @@ _MANAGERS = ("/dev/davinci_manager", "/dev/devmm_svm", "/dev/hisi_hdc")
 _RETURNED = re.compile(r"ret is (-\d+)")
 _CODES = {
     "-8005": (
-        "it finds no device: device files are missing here, or this user may not open them",
-        "start the container with --device for each card and the managers, or as a user of the group HwHiAiUser",
+        message("it finds no device: device files are missing here, or this user may not open them"),
+        message(
+            "start the container with --device for each card and the managers, or as a user of the group HwHiAiUser"
+        ),
     ),
     "-8020": (
-        "the devices are held by another process or container",
-        "end what holds them: workers of a killed run, or another container that was given the same cards",
+        message("the devices are held by another process or container"),
+        message("end what holds them: workers of a killed run, or another container that was given the same cards"),
     ),
 }
-_MOUNT = "mount /usr/local/bin/npu-smi, /usr/local/dcmi and /usr/local/Ascend/driver into the container (002, 003)"
 
 
 def check_devices(case: Case) -> Iterator[Finding]:
@@ -37,18 +39,25 @@ def check_devices(case: Case) -> Iterator[Finding]:
     found = case.smi
     if found is None:
         level: Level = "error" if case.machine.known_to_lack(m.NPU_SMI) else "unknown"
-        todo = f"install the driver (Ascend HDK) on the host; {_MOUNT}; or look at another machine: --machine DIR"
+        todo = message(
+            "install the driver (Ascend HDK) on the host; mount /usr/local/bin/npu-smi, /usr/local/dcmi and"
+            " /usr/local/Ascend/driver into the container (002, 003); or look at another machine: --machine DIR"
+        )
         yield looked_at("devices", "npu-smi", level, case.machine.why_not(m.NPU_SMI), todo)
     elif not found.devices and (failed := _RETURNED.search(case.machine.text(m.NPU_SMI) or "")):
-        what, todo = _CODES.get(failed[1], (f"it ends with {failed[1]}", "look the code up in the driver's documents"))
-        yield looked_at("devices", "npu-smi", "error", f"{what} (ret is {failed[1]})", todo)
-    elif not found.devices:
-        todo = "run `npu-smi info` by hand; where it shows devices, please report its output"
-        yield looked_at("devices", "npu-smi", "unknown", "its output has no table of devices that is understood", todo)
-    else:
+        other = message("it ends with {code}", code=failed[1]), message("look the code up in the driver's documents")
+        what, todo = _CODES.get(failed[1], other)
         yield looked_at(
-            "devices", "npu-smi", "ok", f"version {found.version or 'not said'}, {len(found.devices)} devices"
+            "devices", "npu-smi", "error", message("{what} (ret is {code})", what=what, code=failed[1]), todo
         )
+    elif not found.devices:
+        todo = message("run `npu-smi info` by hand; where it shows devices, please report its output")
+        what = message("its output has no table of devices that is understood")
+        yield looked_at("devices", "npu-smi", "unknown", what, todo)
+    else:
+        version = found.version or message("not said")
+        what = message("version {version}, {count} devices", version=version, count=len(found.devices))
+        yield looked_at("devices", "npu-smi", "ok", what)
         yield _count(len(found.devices), case)
         yield from _first_card(case, found)
         yield _health(found)
@@ -63,21 +72,27 @@ def _first_card(case: Case, found: Smi) -> Iterator[Finding]:
     cards = sorted({device.card for device in found.devices})
     if 1 in cards or not case.is_of("verl", ">=0.9") or VISIBLE_CARDS in case.in_effect:
         return
-    shown = ", ".join(map(str, cards))
-    what = (
-        f"there is no card 1, which verl asks for its versions before the first transfer of weights; here are {shown}"
+    what = message(
+        "there is no card 1, which verl asks for its versions before the first transfer of weights; here are {cards}",
+        cards=joined(map(str, cards)),
     )
-    yield looked_at(
-        "devices", "card 1", "error", what, f"export {VISIBLE_CARDS}={shown.replace(', ', ',')} before `ray start`"
-    )
+    value = ",".join(map(str, cards))
+    todo = message("export {variable}={value} before `ray start`", variable=VISIBLE_CARDS, value=value)
+    yield looked_at("devices", "card 1", "error", what, todo)
 
 
 def _count(found: int, case: Case) -> Finding:
     wanted = case.devices_per_node
-    what = f"{found} devices; the recipe has {wanted} a node, {case.devices} in all (a card of the A3 is two devices)"
+    what = message(
+        "{found} devices; the recipe has {wanted} a node, {total} in all (a card of the A3 is two devices)",
+        found=found,
+        wanted=wanted,
+        total=case.devices,
+    )
     if found < wanted:
-        todo = (
-            f"another machine, or --size devices_per_node={found} with --nodes to match; parallel sizes have to divide"
+        todo = message(
+            "another machine, or --size devices_per_node={found} with --nodes to match; parallel sizes have to divide",
+            found=found,
         )
         return looked_at("devices", "number of devices", "error", what, todo)
     return looked_at("devices", "number of devices", "ok", what)
@@ -86,32 +101,40 @@ def _count(found: int, case: Case) -> Finding:
 def _health(found: Smi) -> Finding:
     ill = [d for d in found.devices if d.health != "OK"]
     if not ill:
-        return looked_at("devices", "health", "ok", f"OK on {len(found.devices)} devices")
+        return looked_at("devices", "health", "ok", message("OK on {count} devices", count=len(found.devices)))
     first = ill[0]
-    todo = f"`npu-smi info -t health -i {first.card} -c {first.chip}` tells the error code; take the machine out until it is OK"
-    what = ", ".join(f"{_name(d)} {d.health}" for d in ill)
+    todo = message(
+        "`npu-smi info -t health -i {card} -c {chip}` tells the error code; take the machine out until it is OK",
+        card=first.card,
+        chip=first.chip,
+    )
+    what = joined(f"{_name(d)} {d.health}" for d in ill)
     return looked_at("devices", "health", "error", what, todo)
 
 
 def _use(found: Smi) -> Iterator[Finding]:
     busy = [d for d in found.devices if d.used > IDLE_SHARE * d.total]
     if busy:
-        what = abridged([f"{_name(d)} {size_text(d.used)} of {size_text(d.total)}" for d in busy], 4)
-        todo = "end what runs there (the processes are at the end of `npu-smi info`); a killed run can leave workers behind"
+        each = [(_name(d), size_text(d.used), size_text(d.total)) for d in busy]
+        what = abridged([message("{device} {used} of {total}", device=d, used=u, total=t) for d, u, t in each], 4)
+        todo = message(
+            "end what runs there (the processes are at the end of `npu-smi info`); a killed run can leave workers behind"
+        )
         yield looked_at("devices", "memory in use", "error", what, todo)
     elif found.processes:
-        pids = ", ".join(str(pid) for _, _, pid, _ in found.processes[:8])
-        todo = "end them, or be sure that they need no memory"
-        yield looked_at("devices", "memory in use", "warning", f"processes on devices: {pids}", todo)
+        pids = joined(str(pid) for _, _, pid, _ in found.processes[:8])
+        todo = message("end them, or be sure that they need no memory")
+        yield looked_at("devices", "memory in use", "warning", message("processes on devices: {pids}", pids=pids), todo)
     else:
         most = max(d.used for d in found.devices)
-        yield looked_at("devices", "memory in use", "ok", f"at most {size_text(most)} of a device, as when idle")
+        what = message("at most {size} of a device, as when idle", size=size_text(most))
+        yield looked_at("devices", "memory in use", "ok", what)
 
 
 def _files(case: Case) -> Finding:
     text = case.machine.text(m.DEVICES)
     if text is None:
-        todo = "record again with `patchctl preflight --record DIR`"
+        todo = message("record again with `patchctl preflight --record DIR`")
         return looked_at("devices", "device files", "unknown", case.machine.why_not(m.DEVICES), todo)
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     paths = [line.partition(" ")[0] for line in lines]
@@ -119,21 +142,22 @@ def _files(case: Case) -> Finding:
     missing = [p for p in _MANAGERS if p not in paths]
     closed = [line.partition(" ")[0] for line in lines if line.endswith(m.CLOSED)]
     wanted = case.devices_per_node
-    what = f"{len(numbered)} of /dev/davinci*"
+    what = message("{count} of /dev/davinci*", count=len(numbered))
     if len(numbered) < wanted or missing:
-        lacks = [f"{wanted} wanted"] if len(numbered) < wanted else []
-        todo = "docker run --device /dev/davinci0 ... --device /dev/davinci_manager, devmm_svm and hisi_hdc (002, container)"
-        what = "; ".join([what, *lacks, *([f"without {', '.join(missing)}"] if missing else [])])
-        return looked_at("devices", "device files", "error", what, todo)
+        lacks = [message("{wanted} wanted", wanted=wanted)] if len(numbered) < wanted else []
+        lacks += [message("without {names}", names=joined(missing))] if missing else []
+        todo = message(
+            "docker run --device /dev/davinci0 ... --device /dev/davinci_manager, devmm_svm and hisi_hdc (002, container)"
+        )
+        return looked_at("devices", "device files", "error", joined([what, *lacks], "; "), todo)
     if closed:
-        todo = (
+        todo = message(
             "run as root, or as a user of the group that owns them (HwHiAiUser, 1000 as a rule), with the capability"
             " DAC_OVERRIDE in a container that drops all (vllm-ascend#2698, #9490)"
         )
-        return looked_at(
-            "devices", "device files", "error", f"{abridged(closed, 1)} may not be opened by this user", todo
-        )
-    return looked_at("devices", "device files", "ok", f"{what}, {', '.join(_MANAGERS)}")
+        shut = message("{files} may not be opened by this user", files=abridged(closed, 1))
+        return looked_at("devices", "device files", "error", shut, todo)
+    return looked_at("devices", "device files", "ok", joined([what, *_MANAGERS]))
 
 
 def _visible(case: Case) -> Iterator[Finding]:
@@ -142,15 +166,16 @@ def _visible(case: Case) -> Iterator[Finding]:
     if value is None:
         return
     numbers = [n.strip() for n in value.split(",")]
-    wanted, todo = case.devices_per_node, f"unset {VISIBLE} before `ray start`: Ray gives each worker its own"
-    if not all(n.isdecimal() for n in numbers) or len(set(numbers)) < len(numbers):
-        yield looked_at(
-            "devices", VISIBLE, "error", f"{value}: numbers of devices with commas, each once, are wanted", todo
-        )
-    elif len(numbers) < wanted:
-        yield looked_at("devices", VISIBLE, "error", f"{value} shows {len(numbers)} devices; {wanted} are wanted", todo)
+    wanted, count = case.devices_per_node, len(numbers)
+    todo = message("unset {variable} before `ray start`: Ray gives each worker its own", variable=VISIBLE)
+    if not all(n.isdecimal() for n in numbers) or len(set(numbers)) < count:
+        what = message("{value}: numbers of devices with commas, each once, are wanted", value=value)
+        yield looked_at("devices", VISIBLE, "error", what, todo)
+    elif count < wanted:
+        what = message("{value} shows {count} devices; {wanted} are wanted", value=value, count=count, wanted=wanted)
+        yield looked_at("devices", VISIBLE, "error", what, todo)
     else:
-        yield looked_at("devices", VISIBLE, "ok", f"{value}: {len(numbers)} devices")
+        yield looked_at("devices", VISIBLE, "ok", message("{value}: {count} devices", value=value, count=count))
 
 
 def _name(device: Device) -> str:

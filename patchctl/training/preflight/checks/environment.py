@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from patchctl.findings.report import Finding, looked_at
+from patchctl.language.messages import joined, message
 from patchctl.manifest.types import Named
 from patchctl.terminal.text import one_line
 from patchctl.training.preflight import machine as m
@@ -32,7 +33,7 @@ def check_environment(case: Case) -> Iterator[Finding]:
     """Variables that break a rule, do nothing, are misspelt, or say another thing than the recipe."""
     own = case.environment
     if own is None:
-        todo = "record again in the shell that starts Ray"
+        todo = message("record again in the shell that starts Ray")
         yield looked_at("environment", "variables", "unknown", case.machine.why_not(m.ENVIRONMENT), todo)
         return
     found = [
@@ -44,7 +45,8 @@ def check_environment(case: Case) -> Iterator[Finding]:
     ]
     yield from found
     if not found:
-        yield looked_at("environment", "variables", "ok", f"{len(own)} of frameworks, HCCL and Ray; none is in the way")
+        what = message("{count} of frameworks, HCCL and Ray; none is in the way", count=len(own))
+        yield looked_at("environment", "variables", "ok", what)
 
 
 def _against_rules(case: Case, own: Mapping[str, str]) -> Iterator[Finding]:
@@ -64,12 +66,13 @@ def _against_rules(case: Case, own: Mapping[str, str]) -> Iterator[Finding]:
 def _broken(case: Case, name: str, value: str, rule_name: str, rule: RecipeRule, what: str) -> Finding:
     named = _in_practice(case, name, value)
     instead = _instead(case, named) if named else None
-    todo = f"unset {name}" + (f"; {instead}" if instead else f"; {rule.hint}")
+    todo = message("unset {name}; {more}", name=name, more=instead or rule.hint)
     note = one_line(" ".join(named.note.split())) if named and named.note else rule.why.rstrip(".")
     if rule_name == HARMLESS:
-        said = f"{name}={value} is set and does nothing here ({note})"
+        said = message("{setting} is set and does nothing here ({note})", setting=f"{name}={value}", note=note)
         return looked_at("environment", name, "warning", one_line(said), todo, needed=False)
-    return looked_at("environment", name, "error", one_line(f"{rule.says}: {what} ({note})"), todo)
+    said = message("{says}: {what} ({note})", says=rule.says, what=what, note=note)
+    return looked_at("environment", name, "error", one_line(said), todo)
 
 
 def _in_practice(case: Case, name: str, value: str) -> Named | None:
@@ -84,11 +87,11 @@ def _instead(case: Case, named: Named) -> str | None:
     """The switches of the features that do its work here."""
     features = [feature.partition("@")[0] for feature in named.features]
     names = [
-        switch.name if switch.kind == "config" else f"{switch.name} (a variable)"
+        switch.name if switch.kind == "config" else message("{switch} (a variable)", switch=switch.name)
         for switch in case.switches
         if switch.feature in features
     ]
-    return f"use {', '.join(dict.fromkeys(names))}" if names else None
+    return message("use {names}", names=joined(dict.fromkeys(names))) if names else None
 
 
 def _with(case: Case, name: str, value: str) -> Facts:
@@ -105,7 +108,7 @@ def _breaks(rule: RecipeRule, facts: Facts) -> str | None:
     try:
         return verdict(rule, facts)
     except BadExpression as error:
-        return str(error)
+        return error.what
 
 
 def _misspelt(case: Case, own: Mapping[str, str]) -> Iterator[Finding]:
@@ -120,26 +123,31 @@ def _misspelt(case: Case, own: Mapping[str, str]) -> Iterator[Finding]:
             continue
         near = difflib.get_close_matches(name, known, n=1, cutoff=_ALIKE)
         if near:
-            todo = "rename it where that is meant; it was compared with the names that are known here, and no others"
-            yield looked_at("environment", name, "warning", f"did you mean {near[0]}?", todo, needed=False)
+            todo = message(
+                "rename it where that is meant; it was compared with the names that are known here, and no others"
+            )
+            what = message("did you mean {name}?", name=near[0])
+            yield looked_at("environment", name, "warning", what, todo, needed=False)
 
 
 def _overruled(case: Case, own: Mapping[str, str]) -> Iterator[Finding]:
     """Ray's workers have the environment that `ray start` had: a value of another recipe in that shell would stay there."""
     for name, setting in case.run.environment.items():
         if name in own and setting.path is None and own[name] != setting.value:
-            what = f"{own[name]} here, {setting.value} in the recipe"
+            what = message("{here} here, {recipe} in the recipe", here=own[name], recipe=setting.value)
             on = f"@{case.run.release}" if case.run.release else ""
-            todo = (
-                f'eval "$(patchctl recipe env {case.run.profile}/{case.run.name}{on})" on every node before `ray start`'
+            todo = message(
+                "{command} on every node before `ray start`",
+                command=f'eval "$(patchctl recipe env {case.run.profile}/{case.run.name}{on})"',
             )
             yield looked_at("environment", name, "warning", one_line(what), todo, needed=False)
 
 
 def _libraries(case: Case, own: Mapping[str, str]) -> Iterator[Finding]:
     if case.smi is not None and _DRIVER_LIBRARIES not in own.get(LIBRARIES, ""):
-        what = f"without {_DRIVER_LIBRARIES}"
-        todo = f"-e {LIBRARIES}={_DRIVER_LIBRARIES}:/usr/local/Ascend/driver/lib64/common:/usr/local/lib in docker run (003, 3.3)"
+        what = message("without {names}", names=_DRIVER_LIBRARIES)
+        paths = f"{_DRIVER_LIBRARIES}:/usr/local/Ascend/driver/lib64/common:/usr/local/lib"
+        todo = message("-e {setting} in docker run (003, 3.3)", setting=f"{LIBRARIES}={paths}")
         yield looked_at("environment", LIBRARIES, "warning", what, todo, needed=False)
 
 
@@ -147,13 +155,19 @@ def _sourced(case: Case, own: Mapping[str, str]) -> Iterator[Finding]:
     """Without CANN's own variables libhccl.so, without ATB's libatb.so is not found (vllm-ascend#152, #262, #2727)."""
     lacking = [script for name, script in _SCRIPTS.items() if not own.get(name)]
     if lacking and case.machine.text(m.CANN) is not None:
-        unset = ", ".join(name for name in _SCRIPTS if not own.get(name))
-        what = f"{' and '.join(lacking)} were not sourced in this shell ({unset} not set)"
-        todo = (
+        what = message(
+            "{scripts} were not sourced in this shell ({variables} not set)",
+            scripts=joined(lacking, " and "),
+            variables=joined(name for name in _SCRIPTS if not own.get(name)),
+        )
+        todo = message(
             "ray_cluster.sh and train.sh source both where they lie below --cann; else source them before `ray start`"
         )
         yield looked_at("environment", "set_env.sh", "warning", what, todo, needed=False)
     if own.get("ATB_HOME_PATH", "").rstrip("/").endswith("cxx_abi_0"):
-        what = f"{own['ATB_HOME_PATH']} is for the C++ interface of older wheels; torch's have the other one since 2.7"
-        todo = "source nnal/atb/set_env.sh --cxx_abi=1, where torch can be imported or not (Ascend/pytorch#99)"
+        what = message(
+            "{path} is for the C++ interface of older wheels; torch's have the other one since 2.7",
+            path=own["ATB_HOME_PATH"],
+        )
+        todo = message("source nnal/atb/set_env.sh --cxx_abi=1, where torch can be imported or not (Ascend/pytorch#99)")
         yield looked_at("environment", "ATB", "warning", what, todo, needed=False)

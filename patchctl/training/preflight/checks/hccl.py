@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 
 from patchctl.findings.report import Finding, looked_at
+from patchctl.language.messages import joined, message
 from patchctl.terminal.text import abridged
 from patchctl.training.preflight import machine as m
 from patchctl.training.preflight.case import Case
@@ -38,18 +39,22 @@ def _whitelist(case: Case, own: Mapping[str, str]) -> Iterator[Finding]:
     if own.get(WHITELIST_OFF, "1") != "0":
         return
     file = own.get(WHITELIST)
-    todo = f"unset {WHITELIST_OFF}, or {WHITELIST}=FILE with the addresses of all nodes, on every node"
+    todo = message(
+        "unset {off}, or {list}=FILE with the addresses of all nodes, on every node", off=WHITELIST_OFF, list=WHITELIST
+    )
     there = case.there(file) if file else None
     if file is None:
-        what = f"{WHITELIST_OFF}=0 lets only listed addresses in, and {WHITELIST} names no list"
+        what = message(
+            "{off}=0 lets only listed addresses in, and {list} names no list", off=WHITELIST_OFF, list=WHITELIST
+        )
         yield looked_at("network", WHITELIST_OFF, "error", what, todo)
     elif there == {}:
-        yield looked_at("network", WHITELIST_OFF, "error", f"{WHITELIST}={file}: nothing is there", todo)
+        what = message("{path}: nothing is there", path=f"{WHITELIST}={file}")
+        yield looked_at("network", WHITELIST_OFF, "error", what, todo)
     else:
-        what = f"{WHITELIST_OFF}=0: only the addresses in {file} are let in"
-        yield looked_at(
-            "network", WHITELIST_OFF, "warning", what, f"it has to name every node; or {todo}", needed=False
-        )
+        what = message("{off}=0: only the addresses in {file} are let in", off=WHITELIST_OFF, file=file)
+        todo = message("it has to name every node; or {todo}", todo=todo)
+        yield looked_at("network", WHITELIST_OFF, "warning", what, todo, needed=False)
 
 
 def _inside_a_server(own: Mapping[str, str]) -> Iterator[Finding]:
@@ -57,20 +62,26 @@ def _inside_a_server(own: Mapping[str, str]) -> Iterator[Finding]:
     values = own.get(PCIE), own.get(ROCE)
     if values == (None, None):
         return
-    said = " and ".join(f"{n}={v}" for n, v in zip((PCIE, ROCE), values, strict=True) if v is not None)
-    todo = f"unset {PCIE} {ROCE}: HCCL chooses the link between the devices of a server"
+    said = joined((f"{n}={v}" for n, v in zip((PCIE, ROCE), values, strict=True) if v is not None), " and ")
+    todo = message(
+        "unset {variables}: HCCL chooses the link between the devices of a server", variables=f"{PCIE} {ROCE}"
+    )
     if values in _REFUSED:
-        yield looked_at("network", "links in a server", "error", f"{said}: HCCL takes no such pair", todo)
+        what = message("{values}: HCCL takes no such pair", values=said)
+        yield looked_at("network", "links in a server", "error", what, todo)
     else:
-        what = f"{said}: for an Atlas 300T Pro or 200T A2 Box16, which these recipes are not for"
+        what = message("{values}: for an Atlas 300T Pro or 200T A2 Box16, which these recipes are not for", values=said)
         yield looked_at("network", "links in a server", "warning", what, todo, needed=False)
 
 
 def _own_address(case: Case, own: Mapping[str, str]) -> Iterator[Finding]:
     value, data = own.get(OWN_ADDRESS), case.machine.data(m.ADDRESSES)
     if value and data is not None and not any(value in i.addresses for i in interfaces(data)):
-        todo = f"unset {OWN_ADDRESS}, or this node's own address: it comes before HCCL_SOCKET_IFNAME"
-        yield looked_at("network", OWN_ADDRESS, "error", f"{value} is no address of this node", todo)
+        todo = message(
+            "unset {variable}, or this node's own address: it comes before HCCL_SOCKET_IFNAME", variable=OWN_ADDRESS
+        )
+        what = message("{value} is no address of this node", value=value)
+        yield looked_at("network", OWN_ADDRESS, "error", what, todo)
 
 
 def reserved(case: Case, first: int, last: int) -> Finding | None:
@@ -79,17 +90,26 @@ def reserved(case: Case, first: int, last: int) -> Finding | None:
     name, span = "reserved ports", case.machine.text(m.LOCAL_PORTS)
     held = case.machine.text(m.RESERVED_PORTS)
     given, kept = local_ports(span or ""), port_ranges(held) if held is not None else None
-    cure = f"on the host: sysctl -w net.ipv4.ip_local_reserved_ports={first}-{last}"
+    setting = f"net.ipv4.ip_local_reserved_ports={first}-{last}"
+    cure = message("on the host: sysctl -w {setting}", setting=setting)
     if given is None or kept is None:
         why = case.machine.why_not(m.LOCAL_PORTS if span is None else m.RESERVED_PORTS)
-        what = why if span is None or held is None else "ip_local_port_range or ip_local_reserved_ports cannot be read"
-        return looked_at("network", name, "unknown", f"{first} to {last}: {what}", cure, needed=False)
+        if span is not None and held is not None:
+            why = message("ip_local_port_range or ip_local_reserved_ports cannot be read")
+        what = message("{first} to {last}: {why}", first=first, last=last, why=why)
+        return looked_at("network", name, "unknown", what, cure, needed=False)
     free = [p for p in range(first, last + 1) if given[0] <= p <= given[1] and not any(a <= p <= b for a, b in kept)]
     if free:
-        what = f"{len(free)} of {first} to {last} lie in {given[0]} to {given[1]}, which any connection may be given"
-        return looked_at(
-            "network", name, "warning", f"{what}: HCCL then finds them in use, now and then", cure, needed=False
+        what = message(
+            "{count} of {first} to {last} lie in {low} to {high}, which any connection may be given: HCCL then finds them in"
+            " use, now and then",
+            count=len(free),
+            first=first,
+            last=last,
+            low=given[0],
+            high=given[1],
         )
+        return looked_at("network", name, "warning", what, cure, needed=False)
     return None
 
 
@@ -98,7 +118,7 @@ def _device_network(case: Case) -> Iterator[Finding]:
     text = case.machine.text(m.DEVICE_NETWORK)
     if text is None:
         if case.nodes > 1:
-            todo = "on the host: for i in $(seq 0 7); do hccn_tool -i $i -tls -g; hccn_tool -i $i -ip -g; done"
+            todo = message("on the host: for i in $(seq 0 7); do hccn_tool -i $i -tls -g; hccn_tool -i $i -ip -g; done")
             why = case.machine.why_not(m.DEVICE_NETWORK)
             yield looked_at("network", "device network", "unknown", why, todo, needed=False)
         return
@@ -106,15 +126,19 @@ def _device_network(case: Case) -> Iterator[Finding]:
     faults = [*_tls(ports), *_addresses(case, ports), *_down(case, ports)]
     yield from faults
     if ports and not faults:
-        told = ", ".join(sorted({_tls_word(p) for p in ports.values()}))
-        with_address = sum(p.address is not None for p in ports.values())
-        yield looked_at(
-            "network", "device network", "ok", f"{len(ports)} devices, {with_address} with an address, {told}"
+        what = message(
+            "{count} devices, {addressed} with an address, {tls}",
+            count=len(ports),
+            addressed=sum(p.address is not None for p in ports.values()),
+            tls=joined(sorted({_tls_word(p) for p in ports.values()})),
         )
+        yield looked_at("network", "device network", "ok", what)
 
 
 def _tls_word(port: DevicePort) -> str:
-    return "TLS not said" if port.tls is None else f"TLS {'on' if port.tls else 'off'}"
+    if port.tls is None:
+        return message("TLS not said")
+    return message("TLS on") if port.tls else message("TLS off")
 
 
 def _tls(ports: Mapping[int, DevicePort]) -> Iterator[Finding]:
@@ -122,12 +146,14 @@ def _tls(ports: Mapping[int, DevicePort]) -> Iterator[Finding]:
     off = [n for n, port in ports.items() if port.tls is False]
     if not on:
         return
-    todo = "on the host, on every node: for i in $(seq 0 15); do hccn_tool -i $i -tls -s enable 0; done"
+    todo = message("on the host, on every node: for i in $(seq 0 15); do hccn_tool -i $i -tls -s enable 0; done")
     if off:
-        what = f"on for devices {abridged(on, 6)}, off for {abridged(off, 6)}: no link is made between them"
+        what = message(
+            "on for devices {on}, off for {off}: no link is made between them", on=abridged(on, 6), off=abridged(off, 6)
+        )
         yield looked_at("network", "TLS of devices", "error", what, todo)
     else:
-        what = "on for all devices: every node has to have it on, with certificates that are valid"
+        what = message("on for all devices: every node has to have it on, with certificates that are valid")
         yield looked_at("network", "TLS of devices", "warning", what, todo, needed=False)
 
 
@@ -139,20 +165,31 @@ def _addresses(case: Case, ports: Mapping[int, DevicePort]) -> Iterator[Finding]
     bare = [n for n, port in ports.items() if port.address is None]
     if stale:
         n = stale[0]
-        what = f"device {n} has {ports[n].address or 'none'}, /etc/hccn.conf says {wanted[n]}"
-        more = f", and so {len(stale) - 1} more" if len(stale) > 1 else ""
-        todo = "hccn_tool -i N -ip -s address A netmask M on the host, and /etc/hccn.conf to match"
-        yield looked_at("network", name, "error", f"{what}{more}", todo)
+        what = message(
+            "device {number} has {address}, /etc/hccn.conf says {wanted}",
+            number=n,
+            address=ports[n].address or message("none"),
+            wanted=wanted[n],
+        )
+        if len(stale) > 1:
+            what = message("{what}, and so {count} more", what=what, count=len(stale) - 1)
+        todo = message("hccn_tool -i N -ip -s address A netmask M on the host, and /etc/hccn.conf to match")
+        yield looked_at("network", name, "error", what, todo)
     if twice:
-        todo = "an address of its own for each device: hccn_tool -i N -ip -s address A netmask M"
-        yield looked_at("network", name, "error", f"{', '.join(twice)} on more than one device", todo)
+        todo = message("an address of its own for each device: hccn_tool -i N -ip -s address A netmask M")
+        what = message("{addresses} on more than one device", addresses=joined(twice))
+        yield looked_at("network", name, "error", what, todo)
     if bare and case.nodes > 1:
-        todo = "hccn_tool -i N -ip -s address A netmask M on the host; not where nodes are linked in a supernode"
-        yield looked_at("network", name, "warning", f"none on devices {abridged(bare, 6)}", todo, needed=False)
+        todo = message(
+            "hccn_tool -i N -ip -s address A netmask M on the host; not where nodes are linked in a supernode"
+        )
+        what = message("none on devices {devices}", devices=abridged(bare, 6))
+        yield looked_at("network", name, "warning", what, todo, needed=False)
 
 
 def _down(case: Case, ports: Mapping[int, DevicePort]) -> Iterator[Finding]:
     down = [n for n, port in ports.items() if port.link == "DOWN"]
     if down and case.nodes > 1:
-        todo = "cable, optical module and switch; `hccn_tool -i N -link -g` until it says UP"
-        yield looked_at("network", "links of devices", "error", f"DOWN on devices {abridged(down, 6)}", todo)
+        todo = message("cable, optical module and switch; `hccn_tool -i N -link -g` until it says UP")
+        what = message("DOWN on devices {devices}", devices=abridged(down, 6))
+        yield looked_at("network", "links of devices", "error", what, todo)

@@ -10,6 +10,7 @@ from packaging.version import Version
 
 from patchctl.doctor.runtime import info_version
 from patchctl.findings.report import Finding, looked_at
+from patchctl.language.messages import joined, message
 from patchctl.terminal.progress import size_text
 from patchctl.training.models.parameters import Model
 from patchctl.training.preflight import machine as m
@@ -56,20 +57,30 @@ def check_host(case: Case) -> Iterator[Finding]:
 def _shared_memory(case: Case) -> Finding:
     text = case.machine.text(m.DISKS)
     if text is None:
-        return looked_at(
-            "host", "/dev/shm", "unknown", case.machine.why_not(m.DISKS), "record again, with `df` on PATH"
-        )
+        again = message("record again, with `df` on PATH")
+        return looked_at("host", "/dev/shm", "unknown", case.machine.why_not(m.DISKS), again)
     found = mount_of("/dev/shm", mounts(text))
-    todo = "docker run --shm-size 720g (003, 3.3), or -v /dev/shm:/dev/shm (002)"
+    todo = message("docker run --shm-size 720g (003, 3.3), or -v /dev/shm:/dev/shm (002)")
     if found is None or found.point != "/dev/shm":
-        return looked_at("host", "/dev/shm", "error", "no file system is mounted there", todo)
-    what = f"{size_text(found.total)}, {size_text(found.free)} free; 003 has {size_text(SHARED_MEMORY)}"
+        return looked_at("host", "/dev/shm", "error", message("no file system is mounted there"), todo)
+    what = message(
+        "{total}, {free} free; 003 has {wanted}",
+        total=size_text(found.total),
+        free=size_text(found.free),
+        wanted=size_text(SHARED_MEMORY),
+    )
     if found.total < LEAST_SHARED_MEMORY:
-        return looked_at("host", "/dev/shm", "error", what, f"Ray's objects do not fit: {todo}")
+        return looked_at("host", "/dev/shm", "error", what, message("Ray's objects do not fit: {todo}", todo=todo))
     buckets = _buckets_in_shared_memory(case)
     if found.total < buckets:
-        moved = f"{what}; a driver below {_SHARES_MEMORY} moves weights through it, {size_text(buckets)} at once"
-        return looked_at("host", "/dev/shm", "error", moved, f"{todo}; or install that driver on the host")
+        what = message(
+            "{what}; a driver below {version} moves weights through it, {size} at once",
+            what=what,
+            version=_SHARES_MEMORY,
+            size=size_text(buckets),
+        )
+        todo = message("{todo}; or install that driver on the host", todo=todo)
+        return looked_at("host", "/dev/shm", "error", what, todo)
     if found.total < SHARED_MEMORY:
         return looked_at("host", "/dev/shm", "warning", what, todo)
     return looked_at("host", "/dev/shm", "ok", what)
@@ -89,30 +100,38 @@ def _buckets_in_shared_memory(case: Case) -> int:
 def _open_files(case: Case) -> Finding:
     text = case.machine.text(m.LIMITS)
     found = open_files(text) if text is not None else None
-    todo = f"ulimit -n {OPEN_FILES} in the shell that starts Ray (003, 4.5), or docker run --ulimit nofile={OPEN_FILES}"
+    todo = message(
+        "ulimit -n {count} in the shell that starts Ray (003, 4.5), or docker run --ulimit nofile={count}",
+        count=OPEN_FILES,
+    )
     if found is None:
         return looked_at("host", "open files", "unknown", case.machine.why_not(m.LIMITS), todo)
     if 0 <= found < OPEN_FILES:
-        return looked_at("host", "open files", "error", f"{found} at most; {OPEN_FILES} are wanted", todo)
-    return looked_at("host", "open files", "ok", "without limit" if found < 0 else str(found))
+        what = message("{found} at most; {wanted} are wanted", found=found, wanted=OPEN_FILES)
+        return looked_at("host", "open files", "error", what, todo)
+    return looked_at("host", "open files", "ok", message("without limit") if found < 0 else str(found))
 
 
 def _processes(case: Case) -> Finding:
     """Each of Ray's workers has a hundred threads and more; a limit that is met ends in pthread_create (verl#719, ray#36936)."""
     text, pids = case.machine.text(m.LIMITS), case.machine.text(m.PIDS)
-    limits = {"ulimit -u": limit(text or "", "Max processes"), "the container's pids.max": memory_limit(pids or "")}
+    of_container = message("the container's pids.max")
+    limits = {"ulimit -u": limit(text or "", "Max processes"), of_container: memory_limit(pids or "")}
     found = {name: count for name, count in limits.items() if count is not None and count >= 0}
-    name, todo = "processes", f"ulimit -u {PROCESSES} in the shell that starts Ray; docker run --pids-limit -1"
+    name = "processes"
+    todo = message("ulimit -u {count} in the shell that starts Ray; docker run --pids-limit -1", count=PROCESSES)
     if text is None:
         return looked_at("host", name, "unknown", case.machine.why_not(m.LIMITS), todo, needed=False)
     if not found:
-        return looked_at("host", name, "ok", "without limit")
+        return looked_at("host", name, "ok", message("without limit"))
     which, least = min(found.items(), key=lambda row: row[1])
-    what = f"{least} at most ({which})"
+    what = message("{count} at most ({which})", count=least, which=which)
     if least < FEWEST_PROCESSES:
-        return looked_at("host", name, "error", f"{what}; threads count, and Ray starts thousands", todo)
+        what = message("{what}; threads count, and Ray starts thousands", what=what)
+        return looked_at("host", name, "error", what, todo)
     if least < PROCESSES:
-        return looked_at("host", name, "warning", f"{what}; {PROCESSES} are advised", todo, needed=False)
+        what = message("{what}; {count} are advised", what=what, count=PROCESSES)
+        return looked_at("host", name, "warning", what, todo, needed=False)
     return looked_at("host", name, "ok", what)
 
 
@@ -123,20 +142,22 @@ def _locked_memory(case: Case) -> Finding:
     if found is None:
         return looked_at("host", name, "unknown", case.machine.why_not(m.LIMITS), needed=False)
     if found < 0:
-        return looked_at("host", name, "ok", "without limit")
+        return looked_at("host", name, "ok", message("without limit"))
     root = (case.machine.text(m.USER) or "").startswith("uid=0")
-    todo = "ulimit -l unlimited, or docker run --ulimit memlock=-1"
-    what = f"{size_text(found)} at most"
+    todo = message("ulimit -l unlimited, or docker run --ulimit memlock=-1")
+    what = message("{size} at most", size=size_text(found))
     if root:
-        return looked_at("host", name, "ok", f"{what}, which root need not keep with the capability IPC_LOCK")
-    return looked_at("host", name, "warning", f"{what}: offloaded states cannot be pinned", todo, needed=False)
+        what = message("{what}, which root need not keep with the capability IPC_LOCK", what=what)
+        return looked_at("host", name, "ok", what)
+    what = message("{what}: offloaded states cannot be pinned", what=what)
+    return looked_at("host", name, "warning", what, todo, needed=False)
 
 
 def _user(case: Case) -> Iterator[Finding]:
     text = case.machine.text(m.USER)
     if text is not None and "(" not in text:
-        what = f"{text.strip()} has no name here: torch, CANN and Ray look for its home folder"
-        todo = "docker run with a user that /etc/passwd of the image names, or add it there (vllm-ascend#9490)"
+        what = message("{user} has no name here: torch, CANN and Ray look for its home folder", user=text.strip())
+        todo = message("docker run with a user that /etc/passwd of the image names, or add it there (vllm-ascend#9490)")
         yield looked_at("host", "user", "error", what, todo)
 
 
@@ -145,9 +166,13 @@ def _huge_pages(case: Case) -> Iterator[Finding]:
     kept, total = huge_pages(text or ""), memory_total(text or "")
     if not kept or not total:
         return
-    name, what = "huge pages", f"{size_text(kept)} of {size_text(total)} are kept for them, and nothing here uses any"
+    name = "huge pages"
+    what = message(
+        "{kept} of {total} are kept for them, and nothing here uses any", kept=size_text(kept), total=size_text(total)
+    )
     if kept > KEPT_SHARE * total:
-        yield looked_at("host", name, "warning", what, "on the host: sysctl -w vm.nr_hugepages=0", needed=False)
+        todo = message("on the host: sysctl -w {setting}", setting="vm.nr_hugepages=0")
+        yield looked_at("host", name, "warning", what, todo, needed=False)
     else:
         yield looked_at("host", name, "ok", what)
 
@@ -160,37 +185,49 @@ def _controller(case: Case) -> Iterator[Finding]:
     except BadSizes:
         return  # told with the other parallel sizes
     if found is None:
-        what = "batch or lengths are not said"
+        what = message("batch or lengths are not said")
         if case.on(V1):
-            what = "verl's v1 trainer keeps the batch in TransferQueue; what that, and what it takes out of it, come to is not counted"
+            what = message(
+                "verl's v1 trainer keeps the batch in TransferQueue; what that, and what it takes out of it, come to is not"
+                " counted"
+            )
         yield looked_at("host", name, "unknown", what, needed=False)
         return
     largest = found.largest
-    what = (
-        f"{size_text(largest.bytes)} come to the first node for {largest.call} ({largest.what}), beside a batch of"
-        f" {size_text(found.batch)}: {size_text(found.needed)} in Ray's store and in the controller"
+    what = message(
+        "{bytes} come to the first node for {call} ({replies}), beside a batch of {batch}: {needed} in Ray's store and in the"
+        " controller",
+        bytes=size_text(largest.bytes),
+        call=largest.call,
+        replies=largest.what,
+        batch=size_text(found.batch),
+        needed=size_text(found.needed),
     )
     has, of = host_memory(case)
-    advice = (
+    advice = message(
         "a smaller batch (--size batch=N), fewer nodes, or less tensor, pipeline and context parallelism: each device that"
         " shares a part of the batch answers with all of it"
     )
     if has is None:
-        yield looked_at("host", name, "unknown", f"{what}; {of}", f"look whether it has as much; {advice}")
+        todo = message("look whether it has as much; {advice}", advice=advice)
+        yield looked_at("host", name, "unknown", joined([what, of], "; "), todo)
         return
     kept = kept_on_host(case)
     if kept:
-        what += f", with {size_text(kept)} of states"
-    what += f"; {of} is {size_text(has)}"
+        what = message("{what}, with {size} of states", what=what, size=size_text(kept))
+    what = message("{what}; {of} is {has}", what=what, of=of, has=size_text(has))
     batch = _largest_batch(case, found.needed, int(has * RAY_KILLS_ABOVE) - kept)
     if batch:
-        advice = f"the largest power of two that fits is data.train_batch_size={batch}; {advice}"
-    if found.needed + kept > has * RAY_KILLS_ABOVE:
-        yield looked_at(
-            "host", name, "error", f"{what}, of which Ray lets {float(RAY_KILLS_ABOVE):.0%} be used", advice
+        advice = message(
+            "the largest power of two that fits is {setting}; {advice}", setting=f"{BATCH}={batch}", advice=advice
         )
+    if found.needed + kept > has * RAY_KILLS_ABOVE:
+        share = f"{float(RAY_KILLS_ABOVE):.0%}"
+        what = message("{what}, of which Ray lets {share} be used", what=what, share=share)
+        yield looked_at("host", name, "error", what, advice)
     elif found.needed + kept > has * WELL_WITHIN:
-        yield looked_at("host", name, "warning", f"{what}: more than {float(WELL_WITHIN):.0%}", advice)
+        what = message("{what}: more than {share}", what=what, share=f"{float(WELL_WITHIN):.0%}")
+        yield looked_at("host", name, "warning", what, advice)
     else:
         yield looked_at("host", name, "ok", what)
 
@@ -221,5 +258,5 @@ def host_memory(case: Case) -> tuple[int | None, str]:
     if total is None and most is None:
         return None, case.machine.why_not(m.MEMORY)
     if most is not None and (total is None or most < total):
-        return most, "the container's limit"
-    return total, "the memory of the machine"
+        return most, message("the container's limit")
+    return total, message("the memory of the machine")

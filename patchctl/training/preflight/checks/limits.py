@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from patchctl.findings.report import Finding, looked_at
+from patchctl.language.messages import message
 from patchctl.training.preflight.case import Case
 
 LIMITS = "limits"
@@ -15,8 +16,7 @@ def check_limits(case: Case) -> Iterator[Finding]:
     for limit in case.run.limits:
         said = " ".join(limit.split())
         if limit in case.run.stops:
-            yield looked_at(
-                "recipe", LIMITS, "error", said, f"do what it says, then --accept {LIMITS}; or another recipe"
-            )
+            todo = message("do what it says, then --accept {name}; or another recipe", name=LIMITS)
+            yield looked_at("recipe", LIMITS, "error", said, todo)
         else:
             yield looked_at("recipe", LIMITS, "note", said, needed=False)

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 
 from patchctl.findings.report import Finding, looked_at
+from patchctl.language.messages import joined, message
 from patchctl.terminal.text import abridged
 from patchctl.training.preflight import machine as m
 from patchctl.training.preflight.case import Case
@@ -24,7 +25,7 @@ def check_network(case: Case) -> Iterator[Finding]:
     """Ports, engine groups, interfaces, MASTER_ADDR."""
     text = case.machine.text(m.SOCKETS)
     if text is None:
-        todo = "record again with `patchctl preflight --record DIR`"
+        todo = message("record again with `patchctl preflight --record DIR`")
         yield looked_at("network", "ports", "unknown", case.machine.why_not(m.SOCKETS), todo)
     else:
         taken = listening(text)
@@ -43,13 +44,13 @@ def _ray_ports(taken: set[int]) -> Finding:
     used = [port for port in RAY_PORTS if port in taken]
     name = "ports of Ray"
     if used:
-        todo = "`ray status --address 127.0.0.1:6766` tells whether it is the Ray of this run; else end it, or choose other ports"
-        return looked_at(
-            "network", name, "warning", f"{abridged(used, 6)} in use: a Ray that runs already, or something else", todo
+        todo = message(
+            "`ray status --address 127.0.0.1:6766` tells whether it is the Ray of this run; else end it, or choose other ports"
         )
-    return looked_at(
-        "network", name, "ok", f"{abridged(RAY_PORTS, 6)} are free (head and dashboard, on the first node)"
-    )
+        what = message("{ports} in use: a Ray that runs already, or something else", ports=abridged(used, 6))
+        return looked_at("network", name, "warning", what, todo)
+    what = message("{ports} are free (head and dashboard, on the first node)", ports=abridged(RAY_PORTS, 6))
+    return looked_at("network", name, "ok", what)
 
 
 def _hccl_ports(taken: set[int], environment: Mapping[str, str]) -> Finding:
@@ -57,17 +58,23 @@ def _hccl_ports(taken: set[int], environment: Mapping[str, str]) -> Finding:
     ports, source = _hccl_wanted(environment)
     if ports is None:
         value = environment.get(HCCL_RANGE) or environment.get(HCCL_BASE)
-        return looked_at(
-            "network", name, "error", f"{source}={value} cannot be read", f"{HCCL_RANGE}=60000-60050, or unset it"
-        )
+        what = message("{setting} cannot be read", setting=f"{source}={value}")
+        todo = message("{setting}, or unset it", setting=f"{HCCL_RANGE}=60000-60050")
+        return looked_at("network", name, "error", what, todo)
     if not ports:
-        return looked_at("network", name, "ok", f"{source}=auto: the system chooses")
+        what = message("{setting}: the system chooses", setting=f"{source}=auto")
+        return looked_at("network", name, "ok", what)
     used = [port for port in ports if port in taken]
-    what = f"{ports[0]} to {ports[-1]} ({source})"
+    what = message("{first} to {last} ({source})", first=ports[0], last=ports[-1], source=source)
     if used:
-        todo = f"end what listens there (`ss -ltnp`), or {HCCL_BASE}=N with {HCCL_PORTS} free ports, the same on every node"
-        return looked_at("network", name, "error", f"{what}: {abridged(used, 6)} in use", todo)
-    return looked_at("network", name, "ok", f"{what} are free")
+        todo = message(
+            "end what listens there (`ss -ltnp`), or {variable}=N with {count} free ports, the same on every node",
+            variable=HCCL_BASE,
+            count=HCCL_PORTS,
+        )
+        what = message("{what}: {ports} in use", what=what, ports=abridged(used, 6))
+        return looked_at("network", name, "error", what, todo)
+    return looked_at("network", name, "ok", message("{what} are free", what=what))
 
 
 def _hccl_wanted(environment: Mapping[str, str]) -> tuple[list[int] | None, str]:
@@ -77,7 +84,7 @@ def _hccl_wanted(environment: Mapping[str, str]) -> tuple[list[int] | None, str]
             return [], HCCL_RANGE
         return _ports(text), HCCL_RANGE
     base = environment.get(HCCL_BASE, str(HCCL_PORT))
-    source = HCCL_BASE if HCCL_BASE in environment else "HCCL's own"
+    source = HCCL_BASE if HCCL_BASE in environment else message("HCCL's own")
     if not re.fullmatch(r"\d{4,5}", base) or not 1024 <= int(base) <= 65520:
         return None, source
     return list(range(int(base), min(int(base) + HCCL_PORTS, 65536))), source
@@ -103,20 +110,27 @@ def _engine_groups(case: Case) -> Iterator[Finding]:
     if not tensor or not data or tensor < 1 or data < 1:
         return  # not said, or refused with the other sizes
     name, size, devices = "engine groups", tensor * data, case.devices
-    what = f"{devices} devices, tensor parallel {tensor} x data parallel {data}"
+    what = message(
+        "{devices} devices, tensor parallel {tensor} x data parallel {data}", devices=devices, tensor=tensor, data=data
+    )
     if devices % size:
-        todo = "sizes whose product divides the devices: --size, or another rollout.data_parallel_size"
-        yield looked_at("network", name, "error", f"{what}: no whole number of groups", todo)
+        todo = message("sizes whose product divides the devices: --size, or another rollout.data_parallel_size")
+        what = message("{what}: no whole number of groups", what=what)
+        yield looked_at("network", name, "error", what, todo)
         return
-    groups = devices // size
-    spmd = f"{groups} ({what}); 002's VLLM_DP_SIZE, which is left unset here, would be {devices // tensor}"
+    spmd = message(
+        "{groups} ({what}); 002's VLLM_DP_SIZE, which is left unset here, would be {size}",
+        groups=devices // size,
+        what=what,
+        size=devices // tensor,
+    )
     yield looked_at("network", name, "ok", spmd)
 
 
 def _interfaces(case: Case) -> Iterator[Finding]:
     data = case.machine.data(m.ADDRESSES)
     if data is None:
-        todo = "record again with `patchctl preflight --record DIR`"
+        todo = message("record again with `patchctl preflight --record DIR`")
         yield looked_at("network", "interface", "unknown", case.machine.why_not(m.ADDRESSES), todo)
         return
     known = interfaces(data)
@@ -129,42 +143,43 @@ def _interfaces(case: Case) -> Iterator[Finding]:
         yield _named(name, value, known)
     chosen = {v for n, v in asked.items() if n != "TP_SOCKET_IFNAME"}
     if len(chosen) > 1:
-        what = ", ".join(f"{n}={v}" for n, v in asked.items())
-        yield looked_at(
-            "network", "interface", "warning", f"they differ: {what}", "one interface in all of them (003, 4.5)"
-        )
+        what = message("they differ: {values}", values=joined(f"{n}={v}" for n, v in asked.items()))
+        todo = message("one interface in all of them (003, 4.5)")
+        yield looked_at("network", "interface", "warning", what, todo)
     yield from _master(case, known)
 
 
 def _unnamed(case: Case, known: Sequence[Interface]) -> Finding:
-    able = (
-        abridged([f"{i.name} ({', '.join(_outer(i))})" for i in known if i.up and _outer(i)], 6)
-        or "none has an address"
+    able = abridged([f"{i.name} ({', '.join(_outer(i))})" for i in known if i.up and _outer(i)], 6)
+    what = message(
+        "{variables} are not set; up with an address: {able}",
+        variables=joined(IFNAMES[:2], " and "),
+        able=able or message("none has an address"),
     )
-    what = f"{IFNAMES[0]} and {IFNAMES[1]} are not set; up with an address: {able}"
     if case.nodes == 1:
-        return looked_at("network", "interface", "ok", f"{what}; one node needs none")
-    todo = "export both with the interface that the other nodes reach, on every node (003, 4.5)"
+        return looked_at("network", "interface", "ok", message("{what}; one node needs none", what=what))
+    todo = message("export both with the interface that the other nodes reach, on every node (003, 4.5)")
     return looked_at("network", "interface", "warning", what, todo)
 
 
 def _named(name: str, value: str, known: Sequence[Interface]) -> Finding:
     """HCCL takes beginnings of names, =NAME for one name, ^ for all but these; gloo takes names."""
     found = matching(value, known) if name.startswith("HCCL") else [i for i in known if i.name in value.split(",")]
-    names = ", ".join(i.name for i in known) or "none"
+    names = joined(i.name for i in known) or message("none")
     if not found:
-        return looked_at(
-            "network", name, "error", f"{value}: no such interface", f"one of {names}: the node's own (`ip addr`)"
-        )
+        what = message("{value}: no such interface", value=value)
+        todo = message("one of {names}: the node's own (`ip addr`)", names=names)
+        return looked_at("network", name, "error", what, todo)
     down = [i.name for i in found if not i.up]
     bare = [i.name for i in found if i.up and not _outer(i)]
     if down or bare:
-        what = f"{value}: {', '.join([*(f'{n} is down' for n in down), *(f'{n} has no address of this node' for n in bare)])}"
-        return looked_at(
-            "network", name, "error", what, f"an interface that is up and that the other nodes reach, of {names}"
-        )
-    addresses = ", ".join(a for i in found for a in _outer(i))
-    return looked_at("network", name, "ok", f"{value}: up, {addresses}")
+        faults = [message("{name} is down", name=n) for n in down]
+        faults += [message("{name} has no address of this node", name=n) for n in bare]
+        what = message("{what}: {more}", what=value, more=joined(faults))
+        todo = message("an interface that is up and that the other nodes reach, of {names}", names=names)
+        return looked_at("network", name, "error", what, todo)
+    addresses = joined(a for i in found for a in _outer(i))
+    return looked_at("network", name, "ok", message("{value}: up, {addresses}", value=value, addresses=addresses))
 
 
 def matching(value: str, known: Sequence[Interface]) -> list[Interface]:
@@ -182,15 +197,14 @@ def _master(case: Case, known: Sequence[Interface]) -> Iterator[Finding]:
     if value is None or case.nodes == 1:
         return
     if value == "localhost" or value.startswith("127."):
-        todo = "the address of the first node, the same on every node (002, 003)"
-        yield looked_at(
-            "network", "MASTER_ADDR", "error", f"{value}: each of {case.nodes} nodes would wait for itself", todo
-        )
+        todo = message("the address of the first node, the same on every node (002, 003)")
+        what = message("{value}: each of {nodes} nodes would wait for itself", value=value, nodes=case.nodes)
+        yield looked_at("network", "MASTER_ADDR", "error", what, todo)
         return
-    own = any(value in i.addresses for i in known)
-    yield looked_at(
-        "network", "MASTER_ADDR", "ok", f"{value}, {'this' if own else 'another'} node; the same on every node"
-    )
+    what = message("{value}, another node; the same on every node", value=value)
+    if any(value in i.addresses for i in known):
+        what = message("{value}, this node; the same on every node", value=value)
+    yield looked_at("network", "MASTER_ADDR", "ok", what)
 
 
 def _outer(interface: Interface) -> list[str]:

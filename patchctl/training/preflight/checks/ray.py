@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from fractions import Fraction
 
 from patchctl.findings.report import Finding, looked_at
+from patchctl.language.messages import joined, message
 from patchctl.terminal.progress import size_text
 from patchctl.training.preflight import machine as m
 from patchctl.training.preflight.case import Case
@@ -30,8 +31,14 @@ def check_ray(case: Case) -> Iterator[Finding]:
     yield from _disk(case)
     yield from _proxies(case)
     if (case.environment or {}).get(NOSET):
-        what = f"{NOSET} is set: Ray shows every worker all devices, and each has to choose its own by LOCAL_RANK"
-        todo = f"unset {NOSET} before `ray start`: workers were on the wrong device with it (verl-omni#227)"
+        what = message(
+            "{variable} is set: Ray shows every worker all devices, and each has to choose its own by LOCAL_RANK",
+            variable=NOSET,
+        )
+        todo = message(
+            "unset {variable} before `ray start`: workers were on the wrong device with it (verl-omni#227)",
+            variable=NOSET,
+        )
         yield looked_at("environment", NOSET, "warning", what, todo, needed=False)
 
 
@@ -54,12 +61,19 @@ def _store(case: Case) -> Iterator[Finding]:
     if told is None or size is None:
         return
     name, largest = "Ray's object store", told.largest
-    what = f"{size_text(size)} unless it is told; {size_text(largest.bytes)} come at once for {largest.call} on the first node"
+    what = message(
+        "{size} unless it is told; {bytes} come at once for {call} on the first node",
+        size=size_text(size),
+        bytes=size_text(largest.bytes),
+        call=largest.call,
+    )
     if largest.bytes + told.batch > size:
         more = (largest.bytes + told.batch) * 11 // 10
-        todo = (
-            f"ray_cluster.sh head ... -- --object-store-memory {more}, with a larger /dev/shm; else the rest goes by way of"
-            f" {_FOLDER} on disk"
+        todo = message(
+            "ray_cluster.sh head ... -- --object-store-memory {bytes}, with a larger /dev/shm; else the rest goes by way of"
+            " {folder} on disk",
+            bytes=more,
+            folder=_FOLDER,
         )
         yield looked_at("host", name, "warning", what, todo, needed=False)
     else:
@@ -72,12 +86,18 @@ def _disk(case: Case) -> Iterator[Finding]:
     if mount is None or not mount.total:
         return  # df is asked for elsewhere
     name, used = "disk of Ray", 1 - Fraction(mount.free, mount.total)
-    what = f"{size_text(mount.free)} of {size_text(mount.total)} are free on {mount.point} for {_FOLDER}"
+    what = message(
+        "{free} of {total} are free on {point} for {folder}",
+        free=size_text(mount.free),
+        total=size_text(mount.total),
+        point=mount.point,
+        folder=_FOLDER,
+    )
     if used > _FULL:
-        todo = "make room, or ray_cluster.sh head --temp-dir D on another disk, which all nodes then use"
-        yield looked_at(
-            "host", name, "error", f"{what}: above {float(_FULL):.0%} Ray makes no objects that spill", todo
-        )
+        todo = message("make room, or ray_cluster.sh head --temp-dir D on another disk, which all nodes then use")
+        share = f"{float(_FULL):.0%}"
+        what = message("{what}: above {share} Ray makes no objects that spill", what=what, share=share)
+        yield looked_at("host", name, "error", what, todo)
     else:
         yield looked_at("host", name, "ok", what)
 
@@ -92,13 +112,19 @@ def _proxies(case: Case) -> Iterator[Finding]:
     open_to_ray = (case.environment or {}).get(GRPC_PROXY, "0") not in ("", "0", "false", "False")
     missing = _not_exempt(case, own.get("no_proxy", ("", ""))[1])
     if not missing:
-        yield looked_at("network", "proxy", "ok", f"{', '.join(named)}; no_proxy names this machine and the first node")
+        what = message("{names}; no_proxy names this machine and the first node", names=joined(named))
+        yield looked_at("network", "proxy", "ok", what)
         return
-    what = f"{', '.join(named)}, and no_proxy leaves out {', '.join(missing)}"
-    todo = f"export no_proxy=localhost,127.0.0.1,{','.join(a for a in missing if a not in ('localhost', '127.0.0.1'))}"
-    todo = f"{todo.rstrip(',')} and the other nodes' addresses before `ray start`, or unset {' '.join(named)}"
+    what = message("{names}, and no_proxy leaves out {missing}", names=joined(named), missing=joined(missing))
+    own_names = ("localhost", "127.0.0.1")
+    todo = message(
+        "export no_proxy={addresses} and the other nodes' addresses before `ray start`, or unset {names}",
+        addresses=",".join([*own_names, *(a for a in missing if a not in own_names)]),
+        names=" ".join(named),
+    )
     if open_to_ray:
-        yield looked_at("network", "proxy", "error", f"{what}; {GRPC_PROXY} sends Ray's own traffic there", todo)
+        what = message("{what}; {variable} sends Ray's own traffic there", what=what, variable=GRPC_PROXY)
+        yield looked_at("network", "proxy", "error", what, todo)
     else:
         yield looked_at("network", "proxy", "warning", what, todo, needed=False)
 

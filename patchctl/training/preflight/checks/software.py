@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from patchctl.doctor.runtime import fits, info_version
 from patchctl.errors import WrongUse
 from patchctl.findings.report import Finding, looked_at
+from patchctl.language.messages import Translatable, joined, message
 from patchctl.manifest.requirement_types import Platform
 from patchctl.manifest.types import profile_options
 from patchctl.requirements.interpreter import PackageDifference, RequiredPackages, compare, summary
@@ -22,12 +23,6 @@ from patchctl.training.preflight.tool_output import packages, python_version, sa
 
 _DAY = 86400
 _SHOWN = 8
-_TODO = {
-    "driver": "install Ascend HDK {wanted} on the host: driver and firmware together, then restart it",
-    "cann": "install CANN {wanted} and source its set_env.sh, or use an image that has it",
-    "python": "run training in a Python {wanted}, and name it with --python",
-}
-_COMPATIBLE = "look it up in the table of versions in the release notes of CANN {cann} (hiascend.com/document)"
 INFO_FILE = "ascend_toolkit_install.info"
 
 
@@ -41,22 +36,51 @@ def check_software(case: Case) -> Iterator[Finding]:
 
 def _compared(case: Case, name: str, wanted: str) -> Finding:
     found, missing, probe = _version(case, name)
-    todo = _TODO.get(name, f"install {name} {{wanted}} in the training environment").format(wanted=wanted)
+    todo = _installs(name, wanted)
     if (
         found is None
         and (missing is None or not case.machine.known_to_lack(probe))
         and case.machine.text(probe) is None
     ):
-        return looked_at("software", name, "unknown", f"{wanted} is wanted; {case.machine.why_not(probe)}", todo)
+        return looked_at("software", name, "unknown", _lacking(wanted, case.machine.why_not(probe)), todo)
     if found is None:
-        return looked_at("software", name, "error", f"{wanted} is wanted; {missing or 'it is not there'}", todo)
+        return looked_at("software", name, "error", _lacking(wanted, missing or message("it is not there")), todo)
     if not fits(found, wanted) and name == "driver":
-        what = f"{found}; {wanted} is the release's, and 002 allows other versions that go with CANN"
-        table = _COMPATIBLE.format(cann=case.wanted.get("cann", "of the profile"))
-        return looked_at("software", name, "warning", what, f"{table}; or {todo}", needed=False)
+        what = message(
+            "{found}; {wanted} is the release's, and 002 allows other versions that go with CANN",
+            found=found,
+            wanted=wanted,
+        )
+        todo = message(
+            "look it up in the table of versions in the release notes of CANN {cann} (hiascend.com/document); or {todo}",
+            cann=case.wanted.get("cann", message("of the profile")),
+            todo=todo,
+        )
+        return looked_at("software", name, "warning", what, todo, needed=False)
+    what = message("{found}; {wanted} is wanted", found=found, wanted=wanted)
     if not fits(found, wanted):
-        return looked_at("software", name, "error", f"{found}; {wanted} is wanted", f"{todo}; or --accept {name}")
-    return looked_at("software", name, "ok", f"{found}; {wanted} is wanted")
+        return looked_at("software", name, "error", what, _or_accept(todo, name))
+    return looked_at("software", name, "ok", what)
+
+
+def _installs(name: str, wanted: str) -> Translatable:
+    if name == "driver":
+        return message(
+            "install Ascend HDK {wanted} on the host: driver and firmware together, then restart it", wanted=wanted
+        )
+    if name == "cann":
+        return message("install CANN {wanted} and source its set_env.sh, or use an image that has it", wanted=wanted)
+    if name == "python":
+        return message("run training in a Python {wanted}, and name it with --python", wanted=wanted)
+    return message("install {name} {wanted} in the training environment", name=name, wanted=wanted)
+
+
+def _lacking(wanted: str, why: str) -> Translatable:
+    return message("{wanted} is wanted; {why}", wanted=wanted, why=why)
+
+
+def _or_accept(todo: str, name: str) -> Translatable:
+    return message("{todo}; or --accept {name}", todo=todo, name=name)
 
 
 def _version(case: Case, name: str) -> tuple[str | None, str | None, str]:
@@ -68,11 +92,9 @@ def _version(case: Case, name: str) -> tuple[str | None, str | None, str]:
         if text is None:
             return None, machine.why_not(m.PACKAGES), m.PACKAGES
         known = packages(text)
-        why = (
-            "the list of packages cannot be read"
-            if known is None
-            else "not among the packages of the training environment"
-        )
+        why = message("not among the packages of the training environment")
+        if known is None:
+            why = message("the list of packages cannot be read")
         return (known or {}).get(same_name(requirement.distribution or name)), why, m.PACKAGES
     if name == "python":
         text = machine.text(m.PYTHON)
@@ -84,7 +106,7 @@ def _version(case: Case, name: str) -> tuple[str | None, str | None, str]:
         text = machine.text(m.DRIVER)
         version = info_version(text) if text else (case.smi.version if case.smi else None)
         return version, machine.why_not(m.DRIVER), m.DRIVER
-    return None, "how to look for it is not known", m.PACKAGES
+    return None, message("how to look for it is not known"), m.PACKAGES
 
 
 def _packages(case: Case) -> Iterator[Finding]:
@@ -97,25 +119,32 @@ def _packages(case: Case) -> Iterator[Finding]:
     found = compare(known, wanted, needs=case.run.needs_packages, less=own)
     matter = [d for d in found if d.matters]
     for one in matter[:_SHOWN]:
-        yield looked_at("software", one.name, "error", str(one), f"{_cure(one, wanted)}; or --accept {one.name}")
-    lock = f"patchctl requirements {profile_options(case.run.profile, case.run.release)} prints what pip installs, on every node"
+        yield looked_at("software", one.name, "error", one.described(), _or_accept(_cure(one, wanted), one.name))
+    options = profile_options(case.run.profile, case.run.release)
+    lock = message("patchctl requirements {options} prints what pip installs, on every node", options=options)
     if len(matter) > _SHOWN:
-        rest = summary(matter[_SHOWN:])
-        yield looked_at("software", "packages", "error", f"and besides those: {rest}", f"{lock}; or --accept packages")
+        what = message("and besides those: {packages}", packages=summary(matter[_SHOWN:]))
+        yield looked_at("software", "packages", "error", what, _or_accept(lock, "packages"))
     others = [d for d in found if not d.matters]
     if any(d.kind in ("missing", "excluded") for d in others):
         yield looked_at("software", "other packages", "warning", summary(others), lock)
     else:
-        same = f"{len(wanted.lock.packages)} packages are compared with the lock"
-        yield looked_at("software", "other packages", "ok", f"{same}; {summary(others)}" if others else same)
+        same = message("{count} packages are compared with the lock", count=len(wanted.lock.packages))
+        what = joined([same, summary(others)], "; ") if others else same
+        yield looked_at("software", "other packages", "ok", what)
 
 
 def _cure(one: PackageDifference, wanted: RequiredPackages) -> str:
     if one.locked is not None:
-        return f"in the training environment, on every node: pip install {one.name}=={one.locked}"
-    cure = f"in the training environment, on every node: pip uninstall -y {one.name}"
+        return message(
+            "in the training environment, on every node: {command}", command=f"pip install {one.name}=={one.locked}"
+        )
+    cure = message("in the training environment, on every node: {command}", command=f"pip uninstall -y {one.name}")
     hidden = wanted.lock.packages.get(f"{one.name}-ascend")  # which has the same files, and lost them
-    return f"{cure}; pip install --force-reinstall --no-deps {hidden.name}=={hidden.version}" if hidden else cure
+    if hidden is None:
+        return cure
+    again = f"pip install --force-reinstall --no-deps {hidden.name}=={hidden.version}"
+    return joined([cure, again], "; ")
 
 
 def _platform(case: Case) -> Platform:
@@ -145,24 +174,30 @@ def old_caches(case: Case) -> list[Cache]:
 def _caches(case: Case) -> Iterator[Finding]:
     caches = caches_of(case.machine.data(m.CACHES))
     if caches is None:
-        yield looked_at(
-            "software", "compile caches", "unknown", case.machine.why_not(m.CACHES), "record again", needed=False
-        )
+        todo = message("record again")
+        why = case.machine.why_not(m.CACHES)
+        yield looked_at("software", "compile caches", "unknown", why, todo, needed=False)
         return
     if not caches:
-        yield looked_at("software", "compile caches", "ok", "none")
+        yield looked_at("software", "compile caches", "ok", message("none"))
     installed = cann_time(case)
-    todo = "--clear-caches takes it away, after a question; downloads of models are kept"
+    todo = message("--clear-caches takes it away, after a question; downloads of models are kept")
     for cache in caches:
         days = (case.machine.time - cache.modified) / _DAY
-        what = f"{cache.path}: {size_text(cache.bytes)}, last written {days:.1f} days ago"
+        what = message(
+            "{path}: {size}, last written {days} days ago",
+            path=cache.path,
+            size=size_text(cache.bytes),
+            days=f"{days:.1f}",
+        )
         if installed is None:
-            what += "; when CANN was installed is not known"
-            by_hand = f"after a change of CANN: rm -r {shlex.quote(cache.path)}"
+            what = message("{what}; when CANN was installed is not known", what=what)
+            by_hand = message("after a change of CANN: {command}", command=f"rm -r {shlex.quote(cache.path)}")
             yield looked_at("software", "compile caches", "warning", what, by_hand)
         elif cache.oldest < installed:
-            age = (installed - cache.oldest) / _DAY
-            what += f", its oldest file {age:.1f} days before this CANN"
+            age = f"{(installed - cache.oldest) / _DAY:.1f}"
+            what = message("{what}, its oldest file {days} days before this CANN", what=what, days=age)
             yield looked_at("software", "compile caches", "warning", what, todo)
         else:
-            yield looked_at("software", "compile caches", "ok", f"{what}, after this CANN was installed")
+            what = message("{what}, after this CANN was installed", what=what)
+            yield looked_at("software", "compile caches", "ok", what)

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator
 
 from patchctl.findings.report import Finding, looked_at
+from patchctl.language.messages import Translatable, joined, message
 from patchctl.terminal.progress import size_text
 from patchctl.training.models.parameters import Model
 from patchctl.training.preflight import machine as m
@@ -21,6 +22,7 @@ _ACTOR = "actor_rollout_ref.actor"
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 # A folder with this share of what is published has all of it: tokenizers and headers make up for the difference.
 _WHOLE = 0.98
+_KINDS = {"file": message("file"), "folder": message("folder")}
 _MOST_VALIDATION = 2  # a third of all answers is much for a curve
 
 
@@ -38,19 +40,29 @@ def check_storage(case: Case) -> Iterator[Finding]:
 def _path(case: Case, name: str) -> Finding:
     parameter = case.run.paths[name]
     path = case.path(name)
-    todo = f"--path {name}=PATH, or {parameter.variable}=PATH: {' '.join(parameter.what.split())}"
+    todo = message(
+        "--path {name}=PATH, or {variable}=PATH: {what}",
+        name=name,
+        variable=parameter.variable,
+        what=" ".join(parameter.what.split()),
+    )
     if path is None:
-        return looked_at("storage", name, "unknown", "not given", todo, needed=False)
+        return looked_at("storage", name, "unknown", message("not given"), todo, needed=False)
     there = case.there(path)
     if there is None:
-        what = f"{path}: nobody looked"
-        return looked_at("storage", name, "unknown", what, "record again with this recipe and path", needed=False)
+        what = message("{path}: nobody looked", path=path)
+        again = message("record again with this recipe and path")
+        return looked_at("storage", name, "unknown", what, again, needed=False)
     if not there:
         if name == MODEL and _HUB_NAME.fullmatch(path):
-            what = f"{path} is no folder here: taken for a name on a hub, and every node fetches it by itself"
-            return looked_at("storage", name, "warning", what, f"fetch it once, and {todo}")
-        return looked_at("storage", name, "error", f"{path}: nothing is there", todo)
-    return looked_at("storage", name, "ok", f"{path}: a {there['kind']}, {size_text(there['bytes'])}")
+            what = message(
+                "{path} is no folder here: taken for a name on a hub, and every node fetches it by itself", path=path
+            )
+            return looked_at("storage", name, "warning", what, message("fetch it once, and {todo}", todo=todo))
+        return looked_at("storage", name, "error", message("{path}: nothing is there", path=path), todo)
+    kind = _KINDS.get(there["kind"], there["kind"])
+    what = message("{path}: a {kind}, {size}", path=path, kind=kind, size=size_text(there["bytes"]))
+    return looked_at("storage", name, "ok", what)
 
 
 def _weights(case: Case) -> Iterator[Finding]:
@@ -65,12 +77,23 @@ def _weights(case: Case) -> Iterator[Finding]:
     there = case.there(path) if path else None
     kind = "converted weights" if name == MEGATRON_WEIGHTS else "weights"
     if there and there["kind"] == "folder" and there["bytes"] >= _WHOLE * size:
-        yield looked_at("storage", kind, "ok", f"{size_text(there['bytes'])} in {path}; {size_text(size)} in bf16")
+        what = message(
+            "{found} in {path}; {size} in bf16", found=size_text(there["bytes"]), path=path, size=size_text(size)
+        )
+        yield looked_at("storage", kind, "ok", what)
         return
     if there:
-        what = f"{size_text(there['bytes'])} in {path}, and {size_text(size)} are wanted in bf16"
-        again = "fetch the rest (a download that was cut off goes on)" if name == MODEL else "convert again"
-        yield looked_at("storage", kind, "error", what, f"{again}, or a recipe with random weights")
+        what = message(
+            "{found} in {path}, and {size} are wanted in bf16",
+            found=size_text(there["bytes"]),
+            path=path,
+            size=size_text(size),
+        )
+        again = message("convert again")
+        if name == MODEL:
+            again = message("fetch the rest (a download that was cut off goes on)")
+        todo = message("{again}, or a recipe with random weights", again=again)
+        yield looked_at("storage", kind, "error", what, todo)
         return
     yield from _room(case, kind, path, _wanted(case, size, converted))
 
@@ -80,12 +103,12 @@ def _wanted(case: Case, size: int, converted: bool) -> tuple[int, str]:
     download = int(case.published[1].bytes) if case.published and case.published[1].bytes.isdigit() else size
     total, parts = 0, list[str]()
     if not _model_is_there(case, size):
-        total, parts = download, [f"{size_text(download)} to fetch"]
+        total, parts = download, [message("{size} to fetch", size=size_text(download))]
         if download < _WHOLE * size:  # published in fp8
-            total, parts = total + size, [*parts, f"{size_text(size)} as bf16"]
+            total, parts = total + size, [*parts, message("{size} as bf16", size=size_text(size))]
     if converted:
-        total, parts = total + size, [*parts, f"{size_text(size)} as Megatron's checkpoint"]
-    return total, " and ".join(parts)
+        total, parts = total + size, [*parts, message("{size} as Megatron's checkpoint", size=size_text(size))]
+    return total, joined(parts, " and ")
 
 
 def _model_is_there(case: Case, size: int) -> bool:
@@ -97,15 +120,17 @@ def _model_is_there(case: Case, size: int) -> bool:
 def _room(case: Case, kind: str, path: str | None, wanted: tuple[int, str]) -> Iterator[Finding]:
     total, parts = wanted
     if path is None:
-        yield looked_at("storage", f"room for {kind}", "unknown", f"{parts}; where is not given", needed=False)
+        what = message("{what}; where is not given", what=parts)
+        yield looked_at("storage", f"room for {kind}", "unknown", what, needed=False)
         return
     mount = _mount(case, path)
     if mount is None:
-        yield looked_at("storage", f"room for {kind}", "unknown", f"{parts}; {_no_mount(case, path)}", needed=False)
+        what = joined([parts, _no_mount(case, path)], "; ")
+        yield looked_at("storage", f"room for {kind}", "unknown", what, needed=False)
         return
-    what = f"{parts}; {size_text(mount.free)} are free on {mount.point}"
+    what = _free(parts, mount)
     if mount.free < total:
-        yield looked_at("storage", f"room for {kind}", "error", what, "another disk, or make room")
+        yield looked_at("storage", f"room for {kind}", "error", what, message("another disk, or make room"))
     else:
         yield looked_at("storage", f"room for {kind}", "ok", what)
 
@@ -115,28 +140,43 @@ def _checkpoints(case: Case) -> Finding:
     name, model, path = "room for checkpoints", case.model, case.path(CHECKPOINTS)
     every = case.number("trainer.save_freq")
     if every is not None and every <= 0:
-        return looked_at("storage", name, "ok", "none are written (trainer.save_freq)")
-    todo = f"--path {CHECKPOINTS}=DIR, or {case.run.paths[CHECKPOINTS].variable}=DIR, on a disk that all nodes see"
+        return looked_at("storage", name, "ok", message("none are written (trainer.save_freq)"))
+    todo = message(
+        "--path {name}=DIR, or {variable}=DIR, on a disk that all nodes see",
+        name=CHECKPOINTS,
+        variable=case.run.paths[CHECKPOINTS].variable,
+    )
     if not isinstance(model, Model):
-        return looked_at("storage", name, "unknown", "the model is not known", todo, needed=False)
+        return looked_at("storage", name, "unknown", message("the model is not known"), todo, needed=False)
     one = bytes_of_one(model, case.facts)
     totals = totals_of(case.run, case.all_rules, one)
     limited = case.number("trainer.max_actor_ckpt_to_keep")
     total = totals.kept_bytes or one
-    number = "all" if totals.kept is None else f"{'' if limited else 'all '}{totals.kept}"
-    optimizer = "with the optimizer of the adapters" if trains_adapters(case.facts) else "with the optimizer"
-    what = f"{size_text(one)} each {optimizer}, {number} are kept" + (f": {size_text(total)}" if totals.kept else "")
+    if totals.kept is None:
+        kept = message("all are kept")
+    elif limited:
+        kept = message("{count} are kept", count=totals.kept)
+    else:
+        kept = message("all {count} are kept", count=totals.kept)
+    what = message("{size} each with the optimizer, {kept}", size=size_text(one), kept=kept)
+    if trains_adapters(case.facts):
+        what = message("{size} each with the optimizer of the adapters, {kept}", size=size_text(one), kept=kept)
+    if totals.kept:
+        what = message("{what}: {more}", what=what, more=size_text(total))
     if path is None:
-        return looked_at("storage", name, "unknown", f"{what}; where is not given", todo, needed=False)
+        unplaced = message("{what}; where is not given", what=what)
+        return looked_at("storage", name, "unknown", unplaced, todo, needed=False)
     mount = _mount(case, path)
     if mount is None:
-        return looked_at("storage", name, "unknown", f"{what}; {_no_mount(case, path)}", needed=False)
-    what = f"{what}; {size_text(mount.free)} are free on {mount.point}"
+        unknown = joined([what, _no_mount(case, path)], "; ")
+        return looked_at("storage", name, "unknown", unknown, needed=False)
+    what = _free(what, mount)
     if mount.free < total:
-        keep = "trainer.max_actor_ckpt_to_keep=2, a larger trainer.save_freq, or another disk"
+        keep = message("trainer.max_actor_ckpt_to_keep=2, a larger trainer.save_freq, or another disk")
         return looked_at("storage", name, "error", what, keep)
     if not limited:
-        return looked_at("storage", name, "warning", what, "trainer.max_actor_ckpt_to_keep=N keeps the last N")
+        todo = message("trainer.max_actor_ckpt_to_keep=N keeps the last N")
+        return looked_at("storage", name, "warning", what, todo)
     return looked_at("storage", name, "ok", what)
 
 
@@ -145,12 +185,21 @@ def _validation(case: Case) -> Iterator[Finding]:
     totals = totals_of(case.run, case.all_rules)
     if not totals.validated or not totals.trained:
         return
-    what = f"{totals.validations} times, {totals.validated:,} answers, and {totals.trained:,} to train"
+    what = message(
+        "{times} times, {validated} answers, and {trained} to train",
+        times=totals.validations,
+        validated=f"{totals.validated:,}",
+        trained=f"{totals.trained:,}",
+    )
     if totals.validated * _MOST_VALIDATION > totals.trained:
-        todo = "a larger trainer.test_freq, or fewer rows (--size validation_rows=N says how many there are)"
+        todo = message("a larger trainer.test_freq, or fewer rows (--size validation_rows=N says how many there are)")
         yield looked_at("storage", "validation answers", "warning", what, todo)
     else:
         yield looked_at("storage", "validation answers", "ok", what)
+
+
+def _free(what: str, mount: Mount) -> Translatable:
+    return message("{what}; {free} are free on {point}", what=what, free=size_text(mount.free), point=mount.point)
 
 
 def _mount(case: Case, path: str) -> Mount | None:
@@ -166,7 +215,7 @@ def _mount(case: Case, path: str) -> Mount | None:
 def _no_mount(case: Case, path: str) -> str:
     """Why it is not known on which file system a path lies."""
     if not path.startswith("/"):
-        return f"{path} is relative: give it absolute"
-    return (
-        case.machine.why_not(m.DISKS) if case.machine.text(m.DISKS) is None else f"df names no file system for {path}"
-    )
+        return message("{path} is relative: give it absolute", path=path)
+    if case.machine.text(m.DISKS) is None:
+        return case.machine.why_not(m.DISKS)
+    return message("df names no file system for {path}", path=path)

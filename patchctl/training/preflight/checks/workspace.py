@@ -7,11 +7,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from patchctl.findings.report import Finding, looked_at
+from patchctl.language.messages import Translatable, joined, message
 from patchctl.manifest.types import profile_options
 from patchctl.terminal.text import abridged
 from patchctl.training.preflight import machine as m
 from patchctl.training.preflight.case import Case
 from patchctl.training.preflight.tool_output import records
+from patchctl.workspace.status import DIFFERS
 
 
 def check_workspace(case: Case) -> Iterator[Finding]:
@@ -21,9 +23,8 @@ def check_workspace(case: Case) -> Iterator[Finding]:
     if not isinstance(state, dict):
         known = case.machine.known_to_lack(m.WORKSPACE)
         what = case.machine.why_not(m.WORKSPACE)
-        yield looked_at(
-            "workspace", "workspace", "error" if known else "unknown", what, f"{apply} DIR, then --workspace DIR here"
-        )
+        todo = message("{apply} DIR, then --workspace DIR here", apply=apply)
+        yield looked_at("workspace", "workspace", "error" if known else "unknown", what, todo)
         return
     place = str(state.get("workspace"))
     apply = f"{apply} {shlex.quote(place)}"
@@ -33,39 +34,55 @@ def check_workspace(case: Case) -> Iterator[Finding]:
         yield _tree(tree, apply)
     yield from _imports(case, state, trees)
     for skipped in records(state.get("skipped")):
-        what = "its source could not be had when the patches were applied"
-        yield looked_at("workspace", str(skipped.get("upstream")), "warning", what, f"{apply} where it can be had")
+        what = message("its source could not be had when the patches were applied")
+        todo = message("{apply} where it can be had", apply=apply)
+        yield looked_at("workspace", str(skipped.get("upstream")), "warning", what, todo)
     if place.startswith("/home/"):
-        what = f"{place} lies below /home: a vLLM server that is started there fails on its paths (003, 4.8)"
-        yield looked_at(
-            "workspace", "place", "warning", what, "start a server for evaluation from elsewhere", needed=False
+        what = message(
+            "{place} lies below /home: a vLLM server that is started there fails on its paths (003, 4.8)", place=place
         )
+        todo = message("start a server for evaluation from elsewhere")
+        yield looked_at("workspace", "place", "warning", what, todo, needed=False)
 
 
 def _profile(case: Case, state: Mapping[str, Any], place: str, apply: str) -> Iterator[Finding]:
     profile, interrupted = state.get("profile"), state.get("interrupted")
     if interrupted:
-        yield looked_at(
-            "workspace", "workspace", "error", f"{place}: an interrupted {interrupted}", f"{apply} finishes it"
-        )
+        what = message("{place}: an interrupted {verb}", place=place, verb=interrupted)
+        yield looked_at("workspace", "workspace", "error", what, message("{apply} finishes it", apply=apply))
     elif profile != case.run.profile and case.stacks and case.stacks.items() <= _stacks(state).items():
-        what = f"{place} holds {profile}, which has the stacks of {case.run.profile}"
+        what = message(
+            "{place} holds {profile}, which has the stacks of {wanted}",
+            place=place,
+            profile=profile,
+            wanted=case.run.profile,
+        )
         yield looked_at("workspace", "workspace", "ok", what)
     elif profile != case.run.profile:
-        what = f"{place} holds {profile or 'the unpatched trees'}, not {case.run.profile}"
+        held = profile or message("the unpatched trees")
+        what = message("{place} holds {held}, not {wanted}", place=place, held=held, wanted=case.run.profile)
         yield looked_at("workspace", "workspace", "error", what, apply)
     elif other := _other_stack(case, state):
-        held = f" (release {state['release']})" if state.get("release") else ""
-        what = f"{place} holds {profile} with {other}{held}; the recipe is for release {case.run.release}"
-        todo = f"{apply}, or the recipe with --release of the workspace"
+        if state.get("release"):
+            other = message("{stack} (release {release})", stack=other, release=state["release"])
+        what = message(
+            "{place} holds {profile} with {stack}; the recipe is for release {release}",
+            place=place,
+            profile=profile,
+            stack=other,
+            release=case.run.release,
+        )
+        todo = message("{apply}, or the recipe with --release of the workspace", apply=apply)
         yield looked_at("workspace", "workspace", "error", what, todo)
     else:
-        yield looked_at("workspace", "workspace", "ok", f"{place} holds {profile}")
+        yield looked_at(
+            "workspace", "workspace", "ok", message("{place} holds {profile}", place=place, profile=profile)
+        )
     needed = {feature.partition("@")[0] for feature in case.run.needs}
     lacking = sorted(needed & set(_features_left_out(state)))
     if lacking:
-        what = f"the recipe needs {', '.join(lacking)}, which the workspace leaves out"
-        yield looked_at("workspace", "features", "error", what, f"{apply} without --without")
+        what = message("the recipe needs {features}, which the workspace leaves out", features=joined(lacking))
+        yield looked_at("workspace", "features", "error", what, message("{apply} without --without", apply=apply))
 
 
 def _other_stack(case: Case, state: Mapping[str, Any]) -> str | None:
@@ -93,17 +110,19 @@ def _tree(tree: Mapping[str, Any], apply: str) -> Finding:
     faults = [str(tree["problem"])] if tree.get("problem") else []
     edits = [str(path) for path in tree["edits"]] if isinstance(tree.get("edits"), list) else []
     if edits:
-        faults.append(f"changed since: {abridged(edits, 4)}")
+        faults.append(message("changed since: {files}", files=abridged(edits, 4)))
     lock = str(tree.get("lock"))
     if lock not in ("equal", "silent"):
-        faults.append(lock)
+        faults.append(DIFFERS if lock == DIFFERS else lock)
     if faults:
-        todo = f"{apply} (--stash keeps edits); a run is only as reproducible as its trees"
-        return looked_at("workspace", name, "error", "; ".join(faults), todo)
-    what = f"{tree.get('stack')}, {len(records(tree.get('patches')))} patches"
+        todo = message("{apply} (--stash keeps edits); a run is only as reproducible as its trees", apply=apply)
+        return looked_at("workspace", name, "error", joined(faults, "; "), todo)
+    count = len(records(tree.get("patches")))
+    what = message("{stack}, {count} patches", stack=tree.get("stack"), count=count)
     if lock == "silent":
-        return looked_at("workspace", name, "ok", f"{what}; the lock does not speak of this form")
-    return looked_at("workspace", name, "ok", f"{what}, equal to the lock")
+        silent = message("{what}; the lock does not speak of this form", what=what)
+        return looked_at("workspace", name, "ok", silent)
+    return looked_at("workspace", name, "ok", message("{what}, equal to the lock", what=what))
 
 
 def _imports(case: Case, state: Mapping[str, Any], trees: Sequence[Mapping[str, Any]]) -> Iterator[Finding]:
@@ -111,13 +130,12 @@ def _imports(case: Case, state: Mapping[str, Any], trees: Sequence[Mapping[str, 
     workers too, so that it need not be on any path."""
     python, place = str(state.get("python") or "PYTHON"), str(state.get("workspace"))
     if state.get("not_asked"):
-        todo = "--python PY: the Python that trains"
+        todo = message("--python PY: the Python that trains")
         yield looked_at("workspace", "imports", "unknown", str(state["not_asked"]), todo)
         return
     asked = [tree for tree in trees if isinstance(tree.get("imports"), list) and tree["imports"]]
     elsewhere = [
-        f"{row.get('package')} from {row.get('place') or 'nowhere'}"
-        + (f" ({row['error']})" if row.get("error") else "")
+        _elsewhere(row)
         for tree in asked
         if not _started_in(case, tree)
         for row in records(tree["imports"])
@@ -125,13 +143,24 @@ def _imports(case: Case, state: Mapping[str, Any], trees: Sequence[Mapping[str, 
     ]
     if elsewhere:
         folders = ":".join(str(tree.get("folder") or f"{place}/{tree.get('upstream')}") for tree in asked)
-        todo = (
-            f"patchctl install --workspace {shlex.quote(place)} --python {shlex.quote(python)}, or export"
-            f" PYTHONPATH={shlex.quote(folders)} before Ray and training start (--workspace of ray_cluster.sh and train.sh does)"
+        todo = message(
+            "{install}, or export PYTHONPATH={folders} before Ray and training start (--workspace of ray_cluster.sh and"
+            " train.sh does)",
+            install=f"patchctl install --workspace {shlex.quote(place)} --python {shlex.quote(python)}",
+            folders=shlex.quote(folders),
         )
-        yield looked_at("workspace", "imports", "error", f"{python} imports {', '.join(elsewhere)}", todo)
+        what = message("{python} imports {packages}", python=python, packages=joined(elsewhere))
+        yield looked_at("workspace", "imports", "error", what, todo)
     elif asked:
-        yield looked_at("workspace", "imports", "ok", f"{python} imports the patched trees")
+        yield looked_at("workspace", "imports", "ok", message("{python} imports the patched trees", python=python))
+
+
+def _elsewhere(row: Mapping[str, Any]) -> Translatable:
+    package, place = row.get("package"), row.get("place")
+    what = message("{package} from nowhere", package=package)
+    if place:
+        what = message("{package} from {place}", package=package, place=place)
+    return message("{what} ({why})", what=what, why=row["error"]) if row.get("error") else what
 
 
 def _started_in(case: Case, tree: Mapping[str, Any]) -> bool:
