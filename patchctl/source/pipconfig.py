@@ -35,10 +35,14 @@ class IndexConfig:
     timeout: float = 15.0
 
 
-@functools.cache
 def machine_config() -> IndexConfig:
     """Return `read_config` of this process's environment, cached: pip takes a third of a second to answer."""
-    return read_config(os.environ)
+    return _config_of(frozenset(os.environ.items()))
+
+
+@functools.lru_cache(maxsize=1)
+def _config_of(environment: frozenset[tuple[str, str]]) -> IndexConfig:
+    return read_config(dict(environment))
 
 
 def read_config(environment: Mapping[str, str]) -> IndexConfig:

@@ -13,7 +13,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from source_builders import IndexServer, Repo, index_server, make_repo
 
 from patchctl.git import fetch as git_fetch
-from patchctl.source import pipconfig, places
+from patchctl.source import places
 from patchctl.source.types import SourceOptions
 
 
@@ -34,7 +34,6 @@ def a_new_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GIT_CONFIG_NOSYSTEM", "1")
     monkeypatch.setattr(places, "_unreachable", {})
     git_fetch.user_settings.cache_clear()
-    pipconfig.machine_config.cache_clear()
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from patchctl.source.pipconfig import PYPI, IndexConfig, from_settings, read_config
+from patchctl.source.pipconfig import PYPI, IndexConfig, from_settings, machine_config, read_config
 
 
 def environment(tmp_path: Path, conf: str, **variables: str) -> dict[str, str]:
@@ -46,6 +46,14 @@ def test_nothing_configured_means_pypi(tmp_path: Path) -> None:
 
 def test_empty_values_are_no_values(tmp_path: Path) -> None:
     assert read_config(environment(tmp_path, "", PIP_INDEX_URL="", PIP_EXTRA_INDEX_URL=" ")).index_urls == (PYPI,)
+
+
+def test_another_environment_is_not_answered_from_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A test that set a folder of packages left every later one of its process without an index."""
+    for name in ("first", "second"):
+        monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path / name))
+        assert machine_config().find_links == (str(tmp_path / name),)
+    assert machine_config() is machine_config()
 
 
 def test_the_variables_count_where_no_pip_can_be_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
