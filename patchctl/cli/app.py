@@ -29,6 +29,22 @@ if TYPE_CHECKING:
     from patchctl.terminal.progress import Progress
 
 
+def statement_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """--statement and --statement-signers."""
+
+    @functools.wraps(command)
+    def checked(*args: Any, statement: Path | None, statement_signers: Path | None, **rest: Any) -> Any:
+        if statement_signers and not statement:
+            raise WrongUse("--statement-signers is for a statement", hint="name the statement with --statement FILE")
+        return command(*args, statement=statement, statement_signers=statement_signers, **rest)
+
+    file = click.Path(path_type=Path)
+    said = "The trees, of a workspace or an image, have to be those of this in-toto statement of `sbom`."
+    signers = "The statement needs a signature (STATEMENT.sig) of a key that FILE allows."
+    signed = click.option("--statement-signers", type=file, metavar="FILE", help=signers)
+    return click.option("--statement", type=file, metavar="FILE", help=said)(signed(checked))
+
+
 def format_option(printed: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """--format and --json, given to the command as `output`; `printed` is what `json_option` takes."""
     choice = click.Choice(["text", "json", "github", "gitlab", "sarif", "junit"])

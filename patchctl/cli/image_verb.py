@@ -9,7 +9,7 @@ from pathlib import Path, PurePosixPath
 
 import click
 
-from patchctl.cli.app import App, format_option, print_findings
+from patchctl.cli.app import App, format_option, print_findings, statement_options
 from patchctl.errors import WrongUse
 
 
@@ -33,18 +33,7 @@ def command() -> None:
     metavar="/DIR",
     help="The workspace in the image [default: its PATCHCTL_WORKSPACE, else /opt/patched].",
 )
-@click.option(
-    "--statement",
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    help="The in-toto statement of `sbom` has to be of the image's trees.",
-)
-@click.option(
-    "--statement-signers",
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    help="The statement needs a signature (STATEMENT.sig) of a key that FILE allows.",
-)
+@statement_options
 @click.option("--quiet", "-q", is_flag=True, help="With text: print findings, and nothing else.")
 @format_option("patchctl.findings.formats:VerifyOutput")
 @click.pass_obj
@@ -76,8 +65,6 @@ def verify(
     from patchctl.findings.formats import Shown, report_text, verify_output
     from patchctl.image.verify import verify_image
 
-    if statement_signers and not statement:
-        raise WrongUse("--statement-signers is for a statement", hint="name the statement with --statement FILE")
     said = (statement, read_statement(statement, app.trust(statement_signers))) if statement else None
     folder = PurePosixPath(workspace) if workspace else None
     with tempfile.NamedTemporaryFile(prefix="patchctl-image-", suffix=".tar") as kept:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from patchctl.cli.app import App, format_option, print_findings
+from patchctl.cli.app import App, format_option, print_findings, statement_options
 from patchctl.cli.sources import Sources, source_or_bundle_options
 from patchctl.errors import WrongUse
 
@@ -44,18 +44,7 @@ if TYPE_CHECKING:
 @click.option(
     "--lint", is_flag=True, help="Only the patch files: their rules, and how they go together. No lock, page or proof."
 )
-@click.option(
-    "--statement",
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    help="With --workspace: the in-toto statement of `sbom` has to be of these trees.",
-)
-@click.option(
-    "--statement-signers",
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    help="The statement needs a signature (STATEMENT.sig) of a key that FILE allows.",
-)
+@statement_options
 @click.option("--quiet", "-q", is_flag=True, help="With text: print findings, and nothing else.")
 @format_option("patchctl.findings.formats:VerifyOutput")
 @click.pass_obj
@@ -100,8 +89,6 @@ def command(
         raise WrongUse("--statement is for the trees of a workspace", hint="name it with --workspace DIR")
     if record_signers and not proven:
         raise WrongUse("--record-signers is for the records of proofs", hint="add --proven")
-    if statement_signers and not statement:
-        raise WrongUse("--statement-signers is for a statement", hint="name the statement with --statement FILE")
     if workspace is not None:
         _refuse_sources(sources, static, proven, alone, lint)
         root, report = _workspace(app, workspace.absolute(), silent=output == "json")
