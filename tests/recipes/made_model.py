@@ -89,6 +89,8 @@ def tokenizer():
     # Invisible at the end: other tokens of the same text.
     rest = range(VOCABULARY - len(SPECIAL) - len(characters))
     characters += [ANSWERS[index % len(ANSWERS)] + "\u200b" * (index // len(ANSWERS)) for index in rest]
+    # A line's end as byte-level BPE writes it: transformers makes a tokenizer of that kind for Qwen2 and 3, and verl asks it for one.
+    characters[-1] = "\u010a"
     return character_tokenizer(characters, "{% for m in messages %}{{ m['content'] }}{% endfor %}")
 
 
