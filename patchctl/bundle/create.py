@@ -180,7 +180,9 @@ def _listed(root: Path, *which: str) -> set[Path]:
     top = next((str(p) for p in (root, *root.parents) if (p / ".git").exists()), "")
     try:
         out = run_git(
-            ["-c", "core.fsmonitor=false", "ls-files", "-z", *which], cwd=root, config=[("safe.directory", top)]
+            ["-c", "core.fsmonitor=false", "ls-files", "-z", *which, "--", *_FOLDERS, *_FILES],
+            cwd=root,
+            config=[("safe.directory", top)],
         )
     except GitFailed:
         return set()

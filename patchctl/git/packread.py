@@ -19,7 +19,7 @@ _OFFSET_DELTA, _ID_DELTA = 6, 7
 _LARGEST = 64 << 20
 _LARGEST_INDEX = 64 << 20
 # Cache of delta bases; git's own limit (core.deltaBaseCacheLimit) is three times as large.
-_KEPT_BYTES = 32 << 20
+_KEPT_BYTES = 16 << 20
 _LONGEST_CHAIN = 5000
 _FIRST_READ = 8192
 _HEADER = 64
@@ -137,7 +137,8 @@ class _Pack:
         while (known := self._kept.get(offset)) is None:
             kind, base, data = self._entry(offset)
             if base is None:
-                self._keep(offset, kind, data)
+                if deltas:  # what no delta asked for is not asked for again
+                    self._keep(offset, kind, data)
                 known = kind, data
                 break
             deltas.append((offset, data))

@@ -103,7 +103,7 @@ def _keepable(file: bytes) -> bool:
 
 
 # Up to here, the contents of a tree that were read to be hashed are also written from memory; others are read again.
-_KEPT_BYTES = 64 * 1024 * 1024
+_KEPT_BYTES = 4 << 20
 _UNWRITABLE = "nothing was changed: apply or revert again when it can be written"
 
 
