@@ -475,6 +475,9 @@ class Practice:
 
     schema: FormatVersion
     switches: Annotated[dict[Text, Named], Doc("Switches, as the documents write them.")]
+    documents: Annotated[dict[Text, Text], Doc("Titles of the documents by the numbers that sources cite.")] = field(
+        default_factory=dict
+    )
 
 
 @dataclass(frozen=True)

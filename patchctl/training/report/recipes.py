@@ -3,6 +3,7 @@ distribution. Computes nothing."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
@@ -214,8 +215,21 @@ def _value(one: Resolved, run: RecipeRun) -> RecipeValue:
     return RecipeValue(literal(one, run), one.written, one.recipe, file, line, one.source, one.why, one.ours)
 
 
-def show_text(run: RecipeRun, broken: Sequence[Broken], totals: Totals, style: Style) -> Iterator[str]:
-    """Yield the whole recipe: a line per value, and below it its place, source and reason."""
+def show_text(
+    run: RecipeRun, broken: Sequence[Broken], totals: Totals, documents: Mapping[str, str], style: Style
+) -> Iterator[str]:
+    """Yield the whole recipe: a line per value, and below it its place, source and reason; then the documents that these cite."""
+    lines = [*_recipe_text(run, broken, totals, style)]
+    yield from lines
+    text = "\n".join(lines)
+    cited = {number: title for number, title in documents.items() if re.search(rf"\b{re.escape(number)}\b", text)}
+    if cited:
+        yield ""
+        yield style("documents", bold=True)
+        yield from (f"  {visible_line(number)}  {visible_line(title)}" for number, title in cited.items())
+
+
+def _recipe_text(run: RecipeRun, broken: Sequence[Broken], totals: Totals, style: Style) -> Iterator[str]:
     yield style(run.title, bold=True)
     yield f"  {visible_line(run.summary)}"
     if run.chain:

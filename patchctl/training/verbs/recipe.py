@@ -84,7 +84,9 @@ def show(app: App, arguments: RecipeArguments, as_json: bool) -> int:
     run = book.run(arguments)
     broken, totals = book.broken(run), book.totals(run)
     data = recipe_output(run, broken, totals)
-    app.emit("recipe.show", data, lambda style: show_text(run, broken, totals, style), as_json)
+    practice = app.distribution.practice
+    documents = practice.documents if practice else {}
+    app.emit("recipe.show", data, lambda style: show_text(run, broken, totals, documents, style), as_json)
     return FINDINGS if broken else DONE
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -293,3 +294,12 @@ def test_a_batch_that_no_controller_can_hold_is_refused_with_the_way_out() -> No
     assert "--size batch=N" in found.hint and found.found.endswith(f"does not hold: {1 << 40} and {1 << 40}")
     half = Given(sizes={**whole, "batch": "512"}, overrides=asked)
     assert "controller-memory" not in {b.rule for b in broken_rules(run_of("qwen3-235b", "grpo", half), RECIPES.rules)}
+
+
+def test_every_document_that_a_recipe_cites_has_a_title() -> None:
+    """`recipe show` prints it below the values."""
+    practice = NEWEST.practice
+    assert practice is not None
+    files = [file for file in (REPOSITORY / "manifests").rglob("*.yaml") if "recipes" in file.parts]
+    cited = {number for file in files for number in re.findall(r"\b00\d\b", file.read_text())}
+    assert cited and cited <= practice.documents.keys()

@@ -149,8 +149,7 @@ def _sequences(case: Case, model: Model, engine: Engine, budget: int, working: i
         allowed=allowed,
     )
     todo = message(
-        "{setting} holds whatever comes, {mean} on average; 256 ran for 235B where 30 to 40 fit, because sequences end early"
-        " (linked from 002)",
+        "{setting} holds whatever comes, {mean} on average; 256 ran for 235B where 30 to 40 fit, because sequences end early",
         setting=f"{ROLLOUT}.max_num_seqs={most}",
         mean=by_mean,
     )
@@ -225,7 +224,7 @@ def _update(case: Case, what: str, todo: str, training: Training) -> Finding:
     )
     if training.total + left_by_rollout > free:
         if left_by_rollout:
-            said = message("{what}, and the rollout leaves 8 to 9 GB behind (linked from 002)", what=said)
+            said = message("{what}, and the rollout leaves 8 to 9 GB behind", what=said)
         return looked_at(_AREA, "update", "warning", said, todo, needed=False)
     return looked_at(_AREA, "update", "ok", said)
 

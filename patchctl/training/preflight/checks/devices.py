@@ -41,7 +41,7 @@ def check_devices(case: Case) -> Iterator[Finding]:
         level: Level = "error" if case.machine.known_to_lack(m.NPU_SMI) else "unknown"
         todo = message(
             "install the driver (Ascend HDK) on the host; mount /usr/local/bin/npu-smi, /usr/local/dcmi and"
-            " /usr/local/Ascend/driver into the container (002, 003); or look at another machine: --machine DIR"
+            " /usr/local/Ascend/driver into the container; or look at another machine: --machine DIR"
         )
         yield looked_at("devices", "npu-smi", level, case.machine.why_not(m.NPU_SMI), todo)
     elif not found.devices and (failed := _RETURNED.search(case.machine.text(m.NPU_SMI) or "")):
@@ -146,9 +146,7 @@ def _files(case: Case) -> Finding:
     if len(numbered) < wanted or missing:
         lacks = [message("{wanted} wanted", wanted=wanted)] if len(numbered) < wanted else []
         lacks += [message("without {names}", names=joined(missing))] if missing else []
-        todo = message(
-            "docker run --device /dev/davinci0 ... --device /dev/davinci_manager, devmm_svm and hisi_hdc (002, container)"
-        )
+        todo = message("docker run --device /dev/davinci0 ... --device /dev/davinci_manager, devmm_svm and hisi_hdc")
         return looked_at("devices", "device files", "error", joined([what, *lacks], "; "), todo)
     if closed:
         todo = message(

@@ -147,7 +147,7 @@ def _libraries(case: Case, own: Mapping[str, str]) -> Iterator[Finding]:
     if case.smi is not None and _DRIVER_LIBRARIES not in own.get(LIBRARIES, ""):
         what = message("without {names}", names=_DRIVER_LIBRARIES)
         paths = f"{_DRIVER_LIBRARIES}:/usr/local/Ascend/driver/lib64/common:/usr/local/lib"
-        todo = message("-e {setting} in docker run (003, 3.3)", setting=f"{LIBRARIES}={paths}")
+        todo = message("-e {setting} in docker run", setting=f"{LIBRARIES}={paths}")
         yield looked_at("environment", LIBRARIES, "warning", what, todo, needed=False)
 
 

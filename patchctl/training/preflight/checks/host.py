@@ -60,11 +60,11 @@ def _shared_memory(case: Case) -> Finding:
         again = message("record again, with `df` on PATH")
         return looked_at("host", "/dev/shm", "unknown", case.machine.why_not(m.DISKS), again)
     found = mount_of("/dev/shm", mounts(text))
-    todo = message("docker run --shm-size 720g (003, 3.3), or -v /dev/shm:/dev/shm (002)")
+    todo = message("docker run --shm-size 720g, or -v /dev/shm:/dev/shm")
     if found is None or found.point != "/dev/shm":
         return looked_at("host", "/dev/shm", "error", message("no file system is mounted there"), todo)
     what = message(
-        "{total}, {free} free; 003 has {wanted}",
+        "{total}, {free} free; the practice's containers have {wanted}",
         total=size_text(found.total),
         free=size_text(found.free),
         wanted=size_text(SHARED_MEMORY),
@@ -101,7 +101,7 @@ def _open_files(case: Case) -> Finding:
     text = case.machine.text(m.LIMITS)
     found = open_files(text) if text is not None else None
     todo = message(
-        "ulimit -n {count} in the shell that starts Ray (003, 4.5), or docker run --ulimit nofile={count}",
+        "ulimit -n {count} in the shell that starts Ray, or docker run --ulimit nofile={count}",
         count=OPEN_FILES,
     )
     if found is None:

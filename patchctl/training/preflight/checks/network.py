@@ -119,7 +119,7 @@ def _engine_groups(case: Case) -> Iterator[Finding]:
         yield looked_at("network", name, "error", what, todo)
         return
     spmd = message(
-        "{groups} ({what}); 002's VLLM_DP_SIZE, which is left unset here, would be {size}",
+        "{groups} ({what}); the practice's VLLM_DP_SIZE, which is left unset here, would be {size}",
         groups=devices // size,
         what=what,
         size=devices // tensor,
@@ -144,7 +144,7 @@ def _interfaces(case: Case) -> Iterator[Finding]:
     chosen = {v for n, v in asked.items() if n != "TP_SOCKET_IFNAME"}
     if len(chosen) > 1:
         what = message("they differ: {values}", values=joined(f"{n}={v}" for n, v in asked.items()))
-        todo = message("one interface in all of them (003, 4.5)")
+        todo = message("one interface in all of them")
         yield looked_at("network", "interface", "warning", what, todo)
     yield from _master(case, known)
 
@@ -158,7 +158,7 @@ def _unnamed(case: Case, known: Sequence[Interface]) -> Finding:
     )
     if case.nodes == 1:
         return looked_at("network", "interface", "ok", message("{what}; one node needs none", what=what))
-    todo = message("export both with the interface that the other nodes reach, on every node (003, 4.5)")
+    todo = message("export both with the interface that the other nodes reach, on every node")
     return looked_at("network", "interface", "warning", what, todo)
 
 
@@ -197,7 +197,7 @@ def _master(case: Case, known: Sequence[Interface]) -> Iterator[Finding]:
     if value is None or case.nodes == 1:
         return
     if value == "localhost" or value.startswith("127."):
-        todo = message("the address of the first node, the same on every node (002, 003)")
+        todo = message("the address of the first node, the same on every node")
         what = message("{value}: each of {nodes} nodes would wait for itself", value=value, nodes=case.nodes)
         yield looked_at("network", "MASTER_ADDR", "error", what, todo)
         return

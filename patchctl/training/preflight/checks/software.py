@@ -47,7 +47,7 @@ def _compared(case: Case, name: str, wanted: str) -> Finding:
         return looked_at("software", name, "error", _lacking(wanted, missing or message("it is not there")), todo)
     if not fits(found, wanted) and name == "driver":
         what = message(
-            "{found}; {wanted} is the release's, and 002 allows other versions that go with CANN",
+            "{found}; {wanted} is the release's, and the practice allows other versions that go with CANN",
             found=found,
             wanted=wanted,
         )

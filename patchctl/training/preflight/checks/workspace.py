@@ -38,9 +38,7 @@ def check_workspace(case: Case) -> Iterator[Finding]:
         todo = message("{apply} where it can be had", apply=apply)
         yield looked_at("workspace", str(skipped.get("upstream")), "warning", what, todo)
     if place.startswith("/home/"):
-        what = message(
-            "{place} lies below /home: a vLLM server that is started there fails on its paths (003, 4.8)", place=place
-        )
+        what = message("{place} lies below /home: a vLLM server that is started there fails on its paths", place=place)
         todo = message("start a server for evaluation from elsewhere")
         yield looked_at("workspace", "place", "warning", what, todo, needed=False)
 
