@@ -247,8 +247,8 @@ published-scripts: trees  ## [mirrors] verl's published Ascend scripts, by Hydra
 		--tree $(TREES)/patched/verl --python "$$PATCHCTL_TORCH_PYTHON" --out docs/published-scripts.md
 
 HOMEPAGE ?=
-release: $(VENV)/.ready  ## wheel, sdist and SHA256SUMS in dist/, built twice with the same bytes, installed and run; HOMEPAGE=none
-	$(RUN) scripts/make_release.py $(if $(HOMEPAGE),--homepage $(HOMEPAGE))
+release: $(VENV)/.ready  ## wheel, sdist, bills of materials and SHA256SUMS in dist/, built twice, installed and run; HOMEPAGE=none BUNDLE=PROFILE SIGN=KEY
+	$(RUN) scripts/make_release.py $(if $(HOMEPAGE),--homepage $(HOMEPAGE)) $(foreach one,$(BUNDLE),--bundle $(one)) $(if $(SIGN),--sign $(SIGN))
 
 clean:  ## remove what the targets made
 	rm -rf $(VENV) .venv-torch-* build dist

@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
-"""Build what a release consists of, twice, and prove it by installing it: wheel, sdist and SHA256SUMS in dist/.
+"""Build what a release consists of, and prove it by installing it: wheel, sdist, bills of materials, bundles and SHA256SUMS in dist/.
 
-    make release                 of the commit that is checked out
-    make release HOMEPAGE=none   while the project has no address
+    make release                                   of the commit that is checked out
+    make release HOMEPAGE=none                     while the project has no address
+    make release BUNDLE="qwen3-235b" SIGN=KEY      with the bundle of a profile, and SHA256SUMS.sig
 
-Both builds start from `git archive` in folders of their own and with different umasks; every timestamp is the commit's. The wheel is
-built from the sdist. Then it is installed with its dependencies into a new environment, and run in an empty folder with an empty home.
+Wheel, sdist and bills of materials are built twice, from `git archive` in folders of their own and with different umasks; every timestamp is the
+commit's. The wheel is built from the sdist. Then it is installed with its dependencies into a new environment, and run in an empty folder with
+an empty home: it makes the bundles, from sources as `patchctl fetch` finds them, and applies them without a network.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NoReturn
 
@@ -26,6 +29,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from patchctl import __version__
 from patchctl.__main__ import compose
+from patchctl.bundle.signature import Signable, SigningKey
 from patchctl.errors import WrongUse
 from patchctl.manifest.distribution import Distribution
 
@@ -33,6 +37,7 @@ ROOT = Path(__file__).resolve().parents[1]
 OUT = ROOT / "dist"
 LARGEST_WHEEL = 6 << 20
 CHANGES = "CHANGELOG.md"
+RELEASE = Signable("release", "make release SIGN=KEY")
 
 
 def main() -> None:
@@ -40,15 +45,25 @@ def main() -> None:
     parser.add_argument(
         "--homepage", metavar="none", default="", help="none: release without an address of the project"
     )
+    parser.add_argument("--bundle", metavar="PROFILE", action="append", default=[], help="Add a profile's bundle.")
+    parser.add_argument("--sign", metavar="KEY", type=Path, help="Sign SHA256SUMS with this SSH key.")
     args = parser.parse_args()
     compose()
+    try:
+        key = SigningKey.load(args.sign) if args.sign else None
+    except WrongUse as error:
+        refuse(error.what, error.hint or "name a private key")
     check_texts(args.homepage)
     commit, epoch = checked_out()
     with tempfile.TemporaryDirectory(prefix="patchctl-release-") as name:
         first, second = (build(Path(name) / str(umask), commit, epoch, umask) for umask in (0o022, 0o077))
         compare(first, second)
-        sums = write(first)
-        prove(next(file for file in sums if file.suffix == ".whl"), Path(name) / "stranger", commit)
+        shutil.rmtree(OUT, ignore_errors=True)
+        OUT.mkdir()
+        made = [Path(shutil.copy(file, OUT)) for file in first]
+        stranger = prove(next(file for file in made if file.suffix == ".whl"), Path(name) / "stranger", commit)
+        made += [bundled(stranger, profile) for profile in args.bundle]
+        sums = write(made, key)
     for file, digest in sums.items():
         print(f"{digest}  {file.relative_to(ROOT)}  {file.stat().st_size:,} bytes")
     print("next: tag the commit, and publish these with SHA256SUMS")
@@ -88,7 +103,20 @@ def build(folder: Path, commit: str, epoch: str, umask: int) -> list[Path]:
         [sys.executable, "scripts/uv_as_pip.py", "build", "--quiet", "--out-dir", str(out), str(tree)],
         {**os.environ, "SOURCE_DATE_EPOCH": epoch}, umask=umask,
     )  # fmt: skip
-    return sorted(file for file in out.iterdir() if file.suffix in (".whl", ".gz"))
+    for profile in Distribution.load(tree).profiles:
+        line = [
+            sys.executable,
+            "-m",
+            "patchctl",
+            f"--root={tree}",
+            "sbom",
+            "--profile",
+            profile,
+            "--format",
+            "cyclonedx",
+        ]
+        run([*line, "--out", str(out / f"{profile}.cdx.json")], {**os.environ, "PYTHONPATH": str(ROOT)}, umask=umask)
+    return sorted(file for file in out.iterdir() if file.suffix in (".whl", ".gz", ".json"))
 
 
 def compare(first: Sequence[Path], second: Sequence[Path]) -> None:
@@ -100,16 +128,42 @@ def compare(first: Sequence[Path], second: Sequence[Path]) -> None:
             refuse(f"{one.name} has {one.stat().st_size:,} bytes", f"at most {LARGEST_WHEEL:,}: see pyproject.toml")
 
 
-def write(built: Sequence[Path]) -> dict[Path, str]:
-    """Put the files into dist/, with SHA256SUMS as `sha256sum --check` reads it."""
-    shutil.rmtree(OUT, ignore_errors=True)
-    OUT.mkdir()
-    sums = {Path(shutil.copy(file, OUT)): hashlib.sha256(file.read_bytes()).hexdigest() for file in built}
-    (OUT / "SHA256SUMS").write_text("".join(f"{digest}  {file.name}\n" for file, digest in sums.items()))
+def write(made: Sequence[Path], key: SigningKey | None) -> dict[Path, str]:
+    """Write SHA256SUMS as `sha256sum --check` reads it, and with a key its signature."""
+    sums = {file: hashlib.sha256(file.read_bytes()).hexdigest() for file in made}
+    text, file = "".join(f"{digest}  {file.name}\n" for file, digest in sums.items()), OUT / "SHA256SUMS"
+    file.write_text(text)
+    if key:
+        with file.open("rb") as written:
+            key.sign_beside(file, written, hashlib.sha256(text.encode()).hexdigest(), RELEASE)
     return sums
 
 
-def prove(wheel: Path, folder: Path, commit: str) -> None:
+@dataclass(frozen=True)
+class Stranger:
+    """A machine with the wheel and nothing else."""
+
+    patchctl: str
+    environment: dict[str, str]
+    folder: Path
+
+    def run(self, *line: str) -> str:
+        said = run([self.patchctl, *line], self.environment, self.folder)
+        print(f"installed: patchctl {' '.join(line)}")
+        return said
+
+
+def bundled(stranger: Stranger, profile: str) -> Path:
+    """Make a profile's bundle by the installed wheel, whole, with this machine's indexes and mirrors, and apply it with neither."""
+    out = OUT / f"{profile}.bundle.tar"
+    ours = replace(stranger, environment={**os.environ, "PATCHCTL_ROOT": ""})
+    ours.run("bundle", "create", "--profile", profile, "--out", str(out))
+    stranger.run("apply", "--bundle", str(out), "--profile", profile, "--workspace", profile)
+    stranger.run("verify", "--workspace", profile)
+    return out
+
+
+def prove(wheel: Path, folder: Path, commit: str) -> Stranger:
     """Install the wheel as a stranger does, and run it in an empty folder."""
     places = {"HOME": "home", "XDG_CACHE_HOME": "cache", "XDG_DATA_HOME": "data", "TMPDIR": "tmp"}
     for place in (*places.values(), "work"):
@@ -121,21 +175,19 @@ def prove(wheel: Path, folder: Path, commit: str) -> None:
         dict(os.environ),
     )
     env = {"PATH": os.environ["PATH"], **{name: str(folder / place) for name, place in places.items()}}
-    patchctl = str(python.with_name("patchctl"))
-    said = run([patchctl, "--version"], env, folder / "work")
+    stranger = Stranger(str(python.with_name("patchctl")), env, folder / "work")
+    said = stranger.run("--version")
     if f"patchctl {__version__}\n" not in said or f"commit {commit}" not in said:
         refuse(f"the installed patchctl says {said!r}", f"it has to name {__version__} and {commit}")
-    recipe = next(
-        line.split()[0] for line in run([patchctl, "recipe", "list"], env, folder / "work").splitlines() if "/" in line
-    )
+    recipe = next(line.split()[0] for line in stranger.run("recipe", "list").splitlines() if "/" in line)
     for line in (
         ["list"],
         ["verify", "--static", "--quiet"],
         ["recipe", "command", recipe],
         ["script", "train.sh", "--help"],
     ):
-        run([patchctl, *line], env, folder / "work")
-        print(f"installed: patchctl {' '.join(line)}")
+        stranger.run(*line)
+    return stranger
 
 
 def run(line: Sequence[str], env: dict[str, str], cwd: Path = ROOT, *, umask: int = -1) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 import subprocess
 import sys
@@ -59,17 +60,31 @@ def test_what_is_not_committed_is_in_no_release(clone: Path) -> None:
     assert "changes that are not committed" in refused(clone, "--homepage", "none")
 
 
+def test_a_key_that_cannot_sign_is_refused_before_anything_is_built(clone: Path) -> None:
+    assert "not a signing key" in refused(clone, "--homepage", "none", "--sign", "README.md")
+
+
 @pytest.mark.heavy("builds the wheel and the sdist twice, and installs them")
 def test_a_release_is_what_its_sums_say_and_names_its_commit(clone: Path) -> None:
     """That both builds have the same bytes, and that the wheel runs, the target itself holds."""
-    done = release(clone, "--homepage", "none")
+    key = clone.with_name("key")
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", key], check=True)
+    done = release(clone, "--homepage", "none", "--sign", str(key))
     assert done.returncode == 0, done.stderr
     sums = (clone / "dist/SHA256SUMS").read_text().splitlines()
     names = [name for _, name in (line.split("  ") for line in sums)]
-    assert names == [f"patchctl-{__version__}-py3-none-any.whl", f"patchctl-{__version__}.tar.gz"]
+    wheel_name, sdist_name = f"patchctl-{__version__}-py3-none-any.whl", f"patchctl-{__version__}.tar.gz"
+    assert {wheel_name, sdist_name} < {*names}
+    bills = [json.loads((clone / "dist" / name).read_text()) for name in {*names} - {wheel_name, sdist_name}]
+    assert {one["bomFormat"] for one in bills} == {"CycloneDX"} and len(bills) > 3
+    allowed = clone.with_name("allowed")
+    allowed.write_text(f"patchctl@localhost {key.with_suffix('.pub').read_text()}")
+    checked = ["ssh-keygen", "-Y", "verify", "-f", allowed, "-I", "patchctl@localhost", "-n", "patchctl-release"]
+    with (clone / "dist/SHA256SUMS").open("rb") as signed:
+        subprocess.run([*checked, "-s", clone / "dist/SHA256SUMS.sig"], stdin=signed, check=True, capture_output=True)
     for digest, name in (line.split("  ") for line in sums):
         assert hashlib.sha256((clone / "dist" / name).read_bytes()).hexdigest() == digest
-    with zipfile.ZipFile(clone / "dist" / names[0]) as wheel:
+    with zipfile.ZipFile(clone / "dist" / wheel_name) as wheel:
         assert wheel.read("patchctl/commit.txt").decode().strip() == git(clone, "rev-parse", "HEAD").strip()
         metadata = wheel.read(f"patchctl-{__version__}.dist-info/METADATA").decode()
     assert "Author-email: patchctl <patchctl@localhost>" in metadata and not re.search(
