@@ -30,6 +30,7 @@ from patchctl.bundle.layout import (
 )
 from patchctl.bundle.signature import NoRegularFile, Signature, Trust, check_signature, regular_file, signature_file
 from patchctl.errors import NotTrusted, PatchctlError, SourceMismatch, WrongUse
+from patchctl.language.messages import message
 from patchctl.os_errors import error_type
 from patchctl.terminal.progress import Progress, SilentProgress
 from patchctl.terminal.text import visible_line
@@ -92,7 +93,7 @@ def open_bundle(
         raise WrongUse(f"{sha256!r} is not a sha256", hint="a sha256 has 64 hexadecimal digits")
     progress = progress or SilentProgress()
     with opened(path) as (file, size):
-        progress.start(f"checking {path.name}", size)
+        progress.start(message("checking {name}", name=path.name), size)
         try:
             if sha256 is not None:
                 _check_digest(path, file, sha256)

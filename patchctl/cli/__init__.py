@@ -199,7 +199,7 @@ class VerbGroup(click.Group):
 @click.option(
     "--lang",
     type=click.Choice([ENGLISH, CHINESE]),
-    help="Language of what `doctor`, `preflight` and `status` print for people [default: PATCHCTL_LANG, else that of the locale].",
+    help="Language of what `apply`, `doctor`, `preflight` and `status` print for people [default: PATCHCTL_LANG, else that of the locale].",
 )
 @click.pass_context
 def cli(ctx: click.Context, version: bool, root: Path | None, cache: Path | None, color: str, lang: str | None) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from patchctl.errors import SourceUnavailable, Tried
+from patchctl.language.messages import message
 from patchctl.manifest.types import Stack, Upstream
 from patchctl.source.cache import cached_git, cached_sdist
 from patchctl.source.types import FORMS, Base, Form, SourceOptions
@@ -45,7 +46,7 @@ def _obtain(
         if base is not None:
             return base
     if not options.refresh:
-        tried.insert(0, Tried(f"{CACHE}{options.cache}", "not there"))
+        tried.insert(0, Tried(message("cache {folder}", folder=options.cache), message("not there")))
     raise SourceUnavailable(f"{name}: no place has {_pin_text(stack, forms)}", tried, hint=_hint(stack, forms, options))
 
 

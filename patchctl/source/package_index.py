@@ -378,7 +378,8 @@ def _take(
 ) -> Download | None:
     """Download one candidate. Returns None and adds to `mismatches` if its digest is wrong."""
     if candidate.sha256 is not None and candidate.sha256 != sdist.sha256:
-        mismatches.append(Tried(candidate.shown, f"the index states sha256 {candidate.sha256}"))
+        states = message("the index states sha256 {digest}", digest=candidate.sha256)
+        mismatches.append(Tried(candidate.shown, states))
         return None
     target = folder / ("download.zip" if candidate.url.partition("#")[0].endswith(".zip") else "download.tar.gz")
     label = f"{distribution} {sdist.version}: {candidate.page}"
@@ -389,7 +390,7 @@ def _take(
         progress.finish()
     if found != sdist.sha256:
         target.unlink()
-        mismatches.append(Tried(candidate.shown, f"its sha256 is {found}"))
+        mismatches.append(Tried(candidate.shown, message("its sha256 is {digest}", digest=found)))
         return None
     return Download(target, candidate.shown, size)
 
@@ -404,7 +405,7 @@ def _stream(client: Any, url: str, target: Path, label: str, progress: Progress)
         except (httpx2.ReadError, httpx2.ReadTimeout, httpx2.RemoteProtocolError):
             if attempt == _TRIES:
                 raise
-            progress.note("the transfer broke; retrying")
+            progress.note(message("the transfer broke; retrying"))
     raise AssertionError("unreachable")
 
 

@@ -15,6 +15,7 @@ from itertools import accumulate
 from pathlib import Path
 
 from patchctl.errors import BadPatch, Where, WrongUse
+from patchctl.language.messages import message
 from patchctl.manifest.series import CARRIED, shared_folder
 from patchctl.patch.header import Header
 from patchctl.patch.parse import MAX_PATCH, LatePatch, Patch
@@ -253,7 +254,8 @@ def dependents(patches: Patches, omitted: Sequence[Omission]) -> list[Omission]:
         for upstream, patch in _kept(patches, out):
             missing = [r for r in _requirements(upstream, patch) if r in gone]
             if missing:
-                reason = f"requires {missing[0][1]}@{missing[0][0]}, which is left out"
+                needed = f"{missing[0][1]}@{missing[0][0]}"
+                reason = message("requires {feature}, which is left out", feature=needed)
                 found.append(Omission(upstream, patch, reason))
                 out.add(id(patch))
                 gone.add((upstream, patch.feature))

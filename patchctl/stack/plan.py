@@ -15,6 +15,7 @@ from typing import Annotated
 from patchctl.doc import Doc
 from patchctl.errors import BadManifest, DoesNotApply, SourceUnavailable, Tried, Where
 from patchctl.git.catfile import ObjectReader
+from patchctl.language.messages import joined, message
 from patchctl.manifest.distribution import Distribution
 from patchctl.manifest.lock import LockedForm, StackLock, lock_file, pin_record, read_lock
 from patchctl.manifest.types import Profile, Stack
@@ -35,7 +36,7 @@ from patchctl.stack.patches import (
 from patchctl.stack.result_cache import StackResult, cache_key, note_parsed, parsed_before
 from patchctl.terminal.progress import Progress
 
-NO_PATCHES = "its upstream is skipped"
+NO_PATCHES = message("its upstream is skipped")
 
 
 @dataclass(frozen=True)
@@ -135,9 +136,9 @@ def select(dist: Distribution, profile: Profile, without: Iterable[str], cache: 
     patches = {u: load_patches(dist, s, cache) for u, s in stacks.items()}
     for patch in (p for series in patches.values() for p in series):
         check_name(patch)
-    omitted = leave_out(patches, profile.without, f"the profile {profile.name} leaves it out")
+    omitted = leave_out(patches, profile.without, message("the profile {profile} leaves it out", profile=profile.name))
     seen = {id(o.patch) for o in omitted}
-    omitted += [o for o in leave_out(patches, without, "left out with --without") if id(o.patch) not in seen]
+    omitted += [o for o in leave_out(patches, without, message("left out with --without")) if id(o.patch) not in seen]
     check_requirements(patches, omitted, profile.stacks)
     return Selection(profile, stacks, patches, omitted)
 
@@ -184,7 +185,7 @@ def make_plan(
     omitted += dependents(selection.patches, [*omitted, *gone])
     planned = []
     for upstream, base in bases.items():
-        progress.note(f"building {upstream}")
+        progress.note(message("building {name}", name=upstream))
         own = tuple(o for o in omitted if o.upstream == upstream)
         stack = selection.stacks[upstream]
         patches = selection.patches[upstream]
@@ -380,9 +381,15 @@ def _unavailable(
             kept.append(Skipped(upstream, tuple(failure.tried)))
             del bases[upstream]
             continue
-        place = f"the package installed in {package.folder}" if package else f"the {base.form} of {upstream}"
-        found += [Omission(upstream, p, f"not in {place}: {', '.join(files)}") for p, files in missing]
+        found += [Omission(upstream, p, _not_there(upstream, base, package, files)) for p, files in missing]
     return found
+
+
+def _not_there(upstream: str, base: Base, package: InstalledPackage | None, files: Sequence[str]) -> str:
+    named = joined(files)
+    if package is not None:
+        return message("not in the package installed in {folder}: {files}", folder=package.folder, files=named)
+    return message("not in the {form} of {upstream}: {files}", form=base.form, upstream=upstream, files=named)
 
 
 def missing_files(

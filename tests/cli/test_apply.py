@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from chinese import IN_CHINESE, english_in
 from distribution import CLOCK, GREETER, Made, Patch, git, make_distribution, write_files
 from on_disk import Workspace, snapshot, stamps
 
@@ -445,3 +447,62 @@ def test_inside_another_repository_and_a_virtual_environment(small: Made, tmp_pa
     ws.assert_healthy()
     ws.good("revert")
     assert (git(outer, "rev-parse", "HEAD"), (outer / ".git/index").read_bytes()) == (head, index)
+
+
+# A patch with its subject, which is its author's.
+A_PATCH = re.compile(r"(?m)^    [0-9a-f]{12}  .*\n")
+
+
+def in_chinese(ws: Workspace, *args: str) -> str:
+    done = ws.run("apply", "--profile", "full", *args, env=IN_CHINESE)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert english_in(A_PATCH.sub("", done.stdout)) == [], done.stdout
+    return done.stdout
+
+
+def test_in_chinese(ws: Workspace) -> None:
+    assert f"{ws.folder} 中将为配置集 full" in in_chinese(ws, "--dry-run")
+    shown = in_chinese(ws).splitlines()
+    assert "已打补丁  3 个补丁  栈顶 " in shown[0] and shown[0].endswith("与锁文件一致"), shown
+    assert shown[-1] == f"{ws.folder} 中现为配置集 full"
+    (ws.folder / "greeter/run.sh").write_text("mine\n")
+    shown = in_chinese(ws, "--stash", "--without", "polite").splitlines()
+    assert (
+        "    未包含 polite：用 --without 去掉" in shown
+        and "greeter      本地修改已保存到分支 patchctl-stash-1" in shown
+    )
+    assert "已打补丁  2 个补丁" in shown[0] and "无变化  1 个补丁" in "\n".join(shown), shown
+
+
+def test_what_could_not_be_had_in_chinese(own_ws: Workspace) -> None:
+    without_sources(own_ws, "greeter")
+    shown = in_chinese(own_ws, "--skip-unavailable")
+    assert "greeter      已跳过：无法获取源码" in shown and "未包含 step：依赖 typo@greeter，而后者未包含" in shown, (
+        shown
+    )
+    assert f"已尝试 缓存 {own_ws.made.cache}：没有" in shown and "/origins/no-greeter：目录不存在" in shown, shown
+    assert "已尝试 软件源：没有锁定它的 sdist" in shown, shown
+
+
+def test_a_kept_tree_in_chinese(own_ws: Workspace) -> None:
+    own_ws.apply()
+    without_sources(own_ws, "greeter")
+    assert "保持上次打补丁的状态：目前无法获取源码" in in_chinese(own_ws, "--skip-unavailable")
+
+
+def test_state_and_json_are_in_english_in_every_language(own_ws: Workspace) -> None:
+    """With every reason that the state keeps: a feature left out, one that needs it, a place without the source."""
+    without_sources(own_ws, "greeter")
+    args = ("--profile", "full", "--skip-unavailable")
+    found = set()
+    for env in ({}, IN_CHINESE):
+        done = own_ws.run("apply", "--json", *args, env=env)
+        assert done.returncode == 0 and done.stdout.isascii(), done.stdout
+        found.add((done.stdout, (own_ws.folder / ".patchctl/state.json").read_bytes()))
+        shutil.rmtree(own_ws.folder)
+    assert len(found) == 1 and b"requires typo@greeter, which is left out" in found.pop()[1]
+    for env in ({}, IN_CHINESE):
+        assert own_ws.run("apply", *args, env=env).returncode == 0
+        found.add((own_ws.folder / ".patchctl/state.json").read_bytes())
+        shutil.rmtree(own_ws.folder)
+    assert len(found) == 1
