@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from patchctl.errors import WrongUse
+from patchctl.language.messages import message, translated
 from patchctl.terminal.style import Style
 
 if TYPE_CHECKING:
@@ -224,7 +225,7 @@ class App:
 
 def note(line: str) -> None:
     """On standard error, so that what is printed stays what it is."""
-    print(f"patchctl: note: {line}", file=sys.stderr)
+    print(f"patchctl: {translated(message('note: {what}', what=line))}", file=sys.stderr)
 
 
 _COLOR = re.compile("(\x1b\\[[0-9;]*m)")
@@ -236,7 +237,10 @@ def split_pair(text: str, option: str) -> tuple[str, str]:
     if not (name and equals and value):
         from patchctl.terminal.text import redact_text
 
-        raise WrongUse(f"{option} takes NAME=VALUE, not {redact_text(text)!r}", hint=f"for example {option} verl=...")
+        raise WrongUse(
+            message("{option} takes NAME=VALUE, not {text}", option=option, text=repr(redact_text(text))),
+            hint=message("for example {option} verl=...", option=option),
+        )
     return name, value
 
 
@@ -277,7 +281,9 @@ def name_release(ctx: click.Context, name: str) -> None:
     """Make it the release of the whole command, for what `App.distribution` holds. Raises WrongUse for a second one."""
     first = ctx.meta.setdefault(__name__, name)
     if first != name:
-        raise WrongUse(f"two releases are named: {first} and {name}", hint="name one")
+        raise WrongUse(
+            message("two releases are named: {first} and {second}", first=first, second=name), hint=message("name one")
+        )
     ctx.ensure_object(App).release = name
 
 

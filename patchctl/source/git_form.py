@@ -92,7 +92,12 @@ def _from_bundle(
             take_pack(repo, data, pin.commit)
             return _proven(repo, name, pin, options, shown, len(data))
         except GitFailed as failure:
-            what = f"{source.member} does not contain commit {pin.commit}: {one_line(said_by_git(failure))}"
+            what = message(
+                "{member} does not contain commit {commit}: {error}",
+                member=source.member,
+                commit=pin.commit,
+                error=one_line(said_by_git(failure)),
+            )
             raise SourceMismatch(what, where=str(bundle.path)) from failure
 
 

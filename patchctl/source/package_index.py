@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urlsplit
 
 from patchctl.errors import SourceMismatch, Tried, WrongUse
-from patchctl.language.messages import message
+from patchctl.language.messages import joined, message
 from patchctl.manifest.types import Sdist
 from patchctl.os_errors import as_user_error, is_resource_error
 from patchctl.source.config import archive_limits
@@ -89,10 +89,18 @@ def download(
     if not config.index_urls and not config.find_links:
         tried.append(Tried(message("package index"), message("pip's configuration has none (no-index)")))
     if mismatches:
-        places = "".join(f"\n  {m.place}: {m.reason}" for m in mismatches)
+        what = message(
+            "no place has {name} {version} with the pinned sha256 {digest}",
+            name=distribution,
+            version=sdist.version,
+            digest=sdist.sha256,
+        )
+        places = (message("{what}: {more}", what=m.place, more=m.reason) for m in mismatches)
         raise SourceMismatch(
-            f"no place has {distribution} {sdist.version} with the pinned sha256 {sdist.sha256}{places}",
-            hint="do not use these files: ask the index's maintainers, or use another index with PIP_INDEX_URL",
+            joined([what, *places], "\n  "),
+            hint=message(
+                "do not use these files: ask the index's maintainers, or use another index with PIP_INDEX_URL"
+            ),
         )
     return None
 
@@ -149,7 +157,9 @@ def _new_digest(client: Any, candidate: _Candidate, folder: Path, label: str, pr
         return _stream(client, candidate.url, folder / "archive", label, progress)[0]
     except OSError as error:
         if is_resource_error(error):
-            raise as_user_error(error, f"cannot download {candidate.shown}", "run the same command again") from error
+            raise as_user_error(
+                error, message("cannot download {place}", place=candidate.shown), message("run the same command again")
+            ) from error
         raise
 
 
@@ -208,9 +218,9 @@ def _tls(config: IndexConfig) -> ssl.SSLContext | bool:
             context.load_cert_chain(config.client_cert)
     except (OSError, ssl.SSLError) as error:
         raise WrongUse(
-            f"cannot read the certificates of pip's configuration: {error}",
+            message("cannot read the certificates of pip's configuration: {error}", error=error),
             where=config.cert or config.client_cert,
-            hint="`pip config list` shows `cert` and `client-cert`",
+            hint=message("`pip config list` shows `cert` and `client-cert`"),
         ) from error
     return context
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import re
@@ -506,3 +507,70 @@ def test_state_and_json_are_in_english_in_every_language(own_ws: Workspace) -> N
         found.add((own_ws.folder / ".patchctl/state.json").read_bytes())
         shutil.rmtree(own_ws.folder)
     assert len(found) == 1
+
+
+def refused_in_chinese(ws: Workspace, code: int, *args: str, profile: str = "full") -> str:
+    """What a run says on standard error; its JSON is the same in both languages."""
+    command = ("apply", "--profile", profile, *args)
+    done = ws.run(*command, env=IN_CHINESE)
+    assert done.returncode == code, done.stdout + done.stderr
+    assert english_in(done.stderr) == [], done.stderr
+    english, chinese = (ws.run(*command, "--json", env=env).stdout for env in ({}, IN_CHINESE))
+    assert english == chinese and english.isascii()
+    return done.stderr
+
+
+def test_wrong_use_in_chinese(ws: Workspace) -> None:
+    assert "没有配置集 'ful'；是否想写 'full'？" in refused_in_chinese(ws, 2, profile="ful")
+    assert "没有版本配套 '2020.1'" in refused_in_chinese(ws, 2, "--release", "2020.1")
+    shown = refused_in_chinese(ws, 2, "--without", "polit")
+    assert "没有特性 'polit'\n  建议：是否想写 polite？" in shown
+    shown = refused_in_chinese(ws, 2, "--without", "typo")
+    assert (
+        "loud@greeter：依赖 typo@greeter，而后者未包含；" in shown
+        and "请把依赖它的特性一并去掉：--without loud" in shown
+    )
+    assert "没有上游 'nobody'" in refused_in_chinese(ws, 2, "--mirror", "nobody=/x")
+    assert "--mirror 的格式为 NAME=VALUE，而不是 'x'" in refused_in_chinese(ws, 2, "--mirror", "x")
+    assert "没有它的补丁栈" in refused_in_chinese(ws, 2, "--in-place", "nobody=/x")
+    assert "没有选项 " in refused_in_chinese(ws, 2, "--stach")
+    missing = ws.run("apply", env=IN_CHINESE).stderr
+    assert "缺少选项 '--profile' / '-p'。" in missing and "用法见 `patchctl apply --help`" in missing, missing
+
+
+def test_unavailable_sources_in_chinese(own_ws: Workspace) -> None:
+    without_sources(own_ws, "greeter")
+    shown = refused_in_chinese(own_ws, 3)
+    assert "greeter：所有来源都没有提交 " in shown and f"  已尝试 缓存 {own_ws.made.cache}：没有" in shown, shown
+    assert "可用 `--mirror greeter=URL` 指定其他来源，例如本地克隆；加 --skip-unavailable 可跳过它继续" in shown, shown
+    assert "当前为离线模式：请先在有网络时执行 `patchctl fetch`" in refused_in_chinese(own_ws, 3, "--offline")
+    without_sources(own_ws, "clock")
+    shown = refused_in_chinese(own_ws, 3, "--skip-unavailable")
+    assert "clock：所有来源都没有提交 " in shown and "--skip-unavailable 也无济于事" in shown, shown
+
+
+def test_a_patch_that_does_not_apply_in_chinese(own_ws: Workspace) -> None:
+    patch = own_ws.made.patch("typo")
+    text = patch.read_text()
+    patch.write_text(text.replace("@@ -4,7 +4,7 @@", "@@ -5,7 +5,7 @@"))
+    shown = refused_in_chinese(own_ws, 4)
+    assert ".patch:" in shown and "hunk 针对 greeter/hello.py 第 5 行，而这些内容位于第 4 行" in shown, shown
+    assert "patchctl 从不移动 hunk" in shown
+    patch.write_text(re.sub(r"(?m)^index \w+", "index 0123456", text))
+    assert "而补丁针对 0123456\n  建议：补丁针对该文件的另一个版本" in refused_in_chinese(own_ws, 4)
+
+
+def test_local_edits_in_chinese(ws: Workspace) -> None:
+    ws.apply()
+    for name in ("greeter/run.sh", "clock/README.md"):
+        (ws.folder / name).write_text("mine\n")
+    shown = refused_in_chinese(ws, 5, profile="plain")
+    assert "在打补丁后被修改过" in shown and "请提交到别处，或加 `--stash`" in shown, shown
+
+
+def test_a_busy_workspace_in_chinese(ws: Workspace) -> None:
+    ws.apply()
+    with open(ws.folder / ".patchctl/lock", "r+b") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        shown = refused_in_chinese(ws, 6)
+    assert "工作区正被另一个运行占用（" in shown and "上的进程 " in shown, shown
