@@ -189,7 +189,8 @@ class App:
 
         bundle = open_bundle(file, sha256, self.progress(as_json), self.trust(signers))
         if bundle.distrust is not None:
-            print(f"patchctl: warning: {one_line(str(bundle.distrust), 1000)}", file=sys.stderr)
+            warning = message("warning: {what}", what=one_line(bundle.distrust.text(translated), 1000))
+            print(f"patchctl: {translated(warning)}", file=sys.stderr)
         return bundle
 
     def progress(self, as_json: bool) -> Progress:
