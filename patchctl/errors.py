@@ -5,10 +5,12 @@ The exit codes are a contract with CI jobs; docs/exit-codes.md lists them for us
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, NamedTuple
 
 from patchctl.doc import Doc
+from patchctl.language.messages import message
 
 DONE = 0
 FINDINGS = 1
@@ -49,8 +51,12 @@ class PatchctlError(Exception):
         self.hint = hint
 
     def __str__(self) -> str:
+        return self.text()
+
+    def text(self, shown: Callable[[str], str] = str) -> str:
+        """Return what happened and where, with `shown` of each text in it: its translation, for people."""
         place = f"{self.where}: " if self.where else ""
-        return f"{place}{self.what}"
+        return f"{place}{shown(self.what)}"
 
     def as_json(self) -> dict[str, object]:
         return {
@@ -102,8 +108,9 @@ class SourceUnavailable(PatchctlError):
         super().__init__(what, hint=hint)
         self.tried = tried
 
-    def __str__(self) -> str:
-        return "\n".join([self.what, *(f"  tried {t.place}: {t.reason}" for t in self.tried)])
+    def text(self, shown: Callable[[str], str] = str) -> str:
+        tried = (message("tried {place}: {reason}", place=t.place, reason=t.reason) for t in self.tried)
+        return "\n".join([shown(self.what), *(f"  {shown(t)}" for t in tried)])
 
     def as_json(self) -> dict[str, object]:
         return {**super().as_json(), "tried": [{"place": t.place, "reason": t.reason} for t in self.tried]}
@@ -140,10 +147,11 @@ class LocalEdits(PatchctlError):
         super().__init__(what, hint=hint)
         self.files = files
 
-    def __str__(self) -> str:
-        shown = self.files[:20]
-        more = [f"  ... and {len(self.files) - 20} more"] if len(self.files) > 20 else []
-        return "\n".join([self.what, *(f"  {f}" for f in shown), *more])
+    def text(self, shown: Callable[[str], str] = str) -> str:
+        files = [*self.files[:20]]
+        if len(self.files) > 20:
+            files.append(message("... and {count} more", count=len(self.files) - 20))
+        return "\n".join([shown(self.what), *(f"  {shown(file)}" for file in files)])
 
     def as_json(self) -> dict[str, object]:
         return {**super().as_json(), "files": self.files}
@@ -156,7 +164,7 @@ class BrokenRepository(PatchctlError):
     kind = "broken-repository"
 
     def __init__(self, what: str, *, where: Where | str | None = None, hint: str | None = None) -> None:
-        way_out = "`patchctl repair` reports what is wrong, backs up every file and restores a clean base"
+        way_out = message("`patchctl repair` reports what is wrong, backs up every file and restores a clean base")
         super().__init__(what, where=where, hint=hint or way_out)
 
 
@@ -173,8 +181,9 @@ class GitKilled(MachineFailed):
     kind = "git-killed"
 
     def __init__(self, command: str, number: int) -> None:
-        hint = "run the same command again; `dmesg` tells whether the kernel ran out of memory"
-        super().__init__(f"git was killed (signal {number}) in `git {command}`", hint=hint)
+        hint = message("run the same command again; `dmesg` tells whether the kernel ran out of memory")
+        what = message("git was killed (signal {number}) in `git {command}`", number=number, command=command)
+        super().__init__(what, hint=hint)
 
 
 class WorkspaceBusy(PatchctlError):

@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 
 from patchctl.errors import MachineFailed, PatchctlError, WrongUse
+from patchctl.language.messages import joined, message
 
 _PERMISSION = (errno.EACCES, errno.EPERM)
 # Recognisable without a path: a full disk is reported by a write, which names none.
@@ -14,9 +15,28 @@ _OF_THE_MACHINE = (
     *(errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO, errno.ESTALE),
     *(errno.EMFILE, errno.ENFILE, errno.ENOMEM),
 )
+_SAID: dict[str, str] = {
+    each: each
+    for each in (
+        message("No space left on device"),
+        message("Disk quota exceeded"),
+        message("File too large"),
+        message("Read-only file system"),
+        message("Input/output error"),
+        message("Stale file handle"),
+        message("Too many open files"),
+        message("Cannot allocate memory"),
+        message("Permission denied"),
+        message("Operation not permitted"),
+        message("No such file or directory"),
+        message("Not a directory"),
+        message("permission denied"),
+        message("its file system is read-only"),
+    )
+}
 # tempfile's message (ENOENT) if every folder that it tries is full or closed
 _NO_FOLDER = "No usable temporary directory"
-_AGAIN = "free some space or repair the disk, then run the same command again"
+_AGAIN = message("free some space or repair the disk, then run the same command again")
 
 
 def as_user_error(error: OSError, what: str, instead: str, where: Path | None = None) -> PatchctlError:
@@ -25,10 +45,18 @@ def as_user_error(error: OSError, what: str, instead: str, where: Path | None = 
     The path is the error's, else `where`; `instead` is an alternative for the user.
     """
     place = _place(error) or where
-    hint = "; or ".join(part for part in (_whose(error, place), instead) if part)
+    hint = joined((part for part in (_whose(error, place), instead) if part), "; or ")
     return error_type(error)(
-        f"{what}: {error.strerror or error}", where=str(place) if place else None, hint=hint or None
+        message("{what}: {more}", what=what, more=os_reason(error)),
+        where=str(place) if place else None,
+        hint=hint or None,
     )
+
+
+def os_reason(error: OSError) -> str:
+    """Return what the system says of an error: a message for the errors that a full or closed disk gives."""
+    said = error.strerror or str(error)
+    return _SAID.get(said, said)
 
 
 def error_type(error: OSError) -> type[PatchctlError]:
@@ -46,14 +74,16 @@ def is_resource_error(error: Exception) -> bool:
 def user_error_or_none(error: OSError) -> PatchctlError | None:
     """Return the refusal for an error caused by the machine, wherever it came from; None for others."""
     if is_resource_error(error):
-        return as_user_error(error, "this cannot be read or written", _AGAIN)
+        return as_user_error(error, message("this cannot be read or written"), _AGAIN)
     if error.errno in _PERMISSION and _place(error) is not None:
-        return as_user_error(error, "this cannot be read or written", "")
+        return as_user_error(error, message("this cannot be read or written"), "")
     if error.errno == errno.ENAMETOOLONG:
-        return WrongUse(f"file name too long: {str(_place(error))[:200]}...", hint="use a shorter name")
+        return WrongUse(
+            message("file name too long: {path}...", path=str(_place(error))[:200]), hint=message("use a shorter name")
+        )
     if _NO_FOLDER in str(error):
-        hint = f"set TMPDIR to a writable folder; or {_AGAIN}"
-        return as_user_error(error, "cannot write a temporary file", hint)
+        hint = message("set TMPDIR to a writable folder; or {again}", again=_AGAIN)
+        return as_user_error(error, message("cannot write a temporary file"), hint)
     return None
 
 
@@ -74,15 +104,25 @@ def _whose(error: OSError, place: Path | None) -> str:
     owner, group = _name("pwd", status.st_uid), _name("grp", status.st_gid)
     mine = _name("pwd", os.geteuid())
     if status.st_uid == os.geteuid():
-        return f"{there} is yours, but its mode is {status.st_mode & 0o7777:04o}: `chmod u+rwX`"
+        mode = f"{status.st_mode & 0o7777:04o}"
+        return message("{folder} is yours, but its mode is {mode}: `chmod u+rwX`", folder=there, mode=mode)
     if status.st_uid == 0:
         made = _made_by_root(there)
         if made is not None:
-            return f"{there} belongs to root: run `sudo chown -R {os.geteuid()} {made}`, and always run patchctl as the same user"
-        return f"{there} belongs to root, and you are {mine}: run it as root"
-    return (
-        f"{there} belongs to {owner} (group {group}, mode {status.st_mode & 0o7777:04o}) and you are {mine}: ask {owner} for"
-        f" `chmod -R g+rwX` and a common group"
+            return message(
+                "{folder} belongs to root: run `sudo chown -R {user} {made}`, and always run patchctl as the same user",
+                folder=there,
+                user=os.geteuid(),
+                made=made,
+            )
+        return message("{folder} belongs to root, and you are {user}: run it as root", folder=there, user=mine)
+    return message(
+        "{folder} belongs to {owner} (group {group}, mode {mode}) and you are {user}: ask {owner} for `chmod -R g+rwX` and a common group",
+        folder=there,
+        owner=owner,
+        group=group,
+        mode=f"{status.st_mode & 0o7777:04o}",
+        user=mine,
     )
 
 

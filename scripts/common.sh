@@ -5,6 +5,32 @@
 # shellcheck disable=SC2034
 readonly FINDINGS=1 WRONG_USE=2 BUSY=6 INTERRUPTED=130 TERMINATED=143
 
+# Whether people are to read Chinese, by patchctl's rule (docs/commands.md, Language). What is written here is UTF-8; where no
+# locale is set up, or one that is not installed, a terminal shows that as well.
+in_chinese() {
+  local named=${PATCHCTL_LANG:-${LC_ALL:-${LC_MESSAGES:-${LANG-}}}}
+  [[ ${named,,} =~ ^zh([_-](cn|sg|hans)([^a-z0-9_].*)?|[.@].*)?$ ]] || return 1
+  case $(locale charmap 2>/dev/null) in '' | UTF-8 | ANSI_X3.4-1968) ;; *) return 1 ;; esac
+}
+
+# The Chinese of messages by their English, where there is any: for scripts that have all of theirs in messages.zh_CN.sh.
+declare -A CHINESE=()
+if [[ ${SCRIPT-} == train.sh ]] && in_chinese; then
+  # shellcheck source=scripts/messages.zh_CN.sh
+  source "$(dirname -- "${BASH_SOURCE[0]}")/messages.zh_CN.sh"
+fi
+
+# text MESSAGE [VALUE...]: the message in the language in use, with the values for {1}, {2}, ...
+text() {
+  local left=${CHINESE[$1]-$1} made='' number
+  shift
+  while [[ $left =~ ^([^{]*)\{([0-9])\}(.*)$ ]]; do
+    number=${BASH_REMATCH[2]} left=${BASH_REMATCH[3]}
+    made+=${BASH_REMATCH[1]}${!number}
+  done
+  printf '%s' "$made$left"
+}
+
 # shellcheck disable=SC2153
 say() {
   printf '%s: %s\n' "$SCRIPT" "$*" >&2
@@ -13,7 +39,7 @@ say() {
 # die CODE WHAT [HINT]
 die() {
   say "$2"
-  [[ -z ${3-} ]] || printf '  try: %s\n' "$3" >&2
+  [[ -z ${3-} ]] || printf '  %s\n' "$(text "try: {1}" "$3")" >&2
   exit "$1"
 }
 
@@ -24,17 +50,17 @@ wrong_use() {
 # take NAME "$@": the word after the option that comes first, into NAME. Not by substitution, where an error would end only
 # the subshell.
 take() {
-  [[ $# -ge 3 ]] || wrong_use "$2 wants a value"
+  [[ $# -ge 3 ]] || wrong_use "$(text "{1} wants a value" "$2")"
   printf -v "$1" '%s' "$3"
 }
 
 # whole OPTION TEXT: a whole number of at least 0.
 whole() {
-  [[ $2 =~ ^[0-9]{1,9}$ ]] || wrong_use "$1 $2: a whole number is wanted"
+  [[ $2 =~ ^[0-9]{1,9}$ ]] || wrong_use "$(text "{1} {2}: a whole number is wanted" "$1" "$2")"
 }
 
 need_command() {
-  command -v -- "$1" >/dev/null || die "$WRONG_USE" "there is no $1 on PATH" "$2"
+  command -v -- "$1" >/dev/null || die "$WRONG_USE" "$(text "there is no {1} on PATH" "$1")" "$2"
 }
 
 # patchctl, wherever it is: PATCHCTL, PATH, or the environment that `make` made beside these scripts; with the recipes that
@@ -51,7 +77,7 @@ patchctl() {
   elif [[ -x $made ]]; then
     "$made" "$@"
   else
-    die "$WRONG_USE" "patchctl was not found" "pip install it, put it on PATH, or set PATCHCTL to its path"
+    die "$WRONG_USE" "$(text "patchctl was not found")" "$(text "pip install it, put it on PATH, or set PATCHCTL to its path")"
   fi
 }
 
@@ -79,7 +105,7 @@ trees_of() {
 put_on_path() {
   local trees
   trees=$(trees_of "$1")
-  [[ -n $trees ]] || wrong_use "--workspace $1: none of the trees is there" "patchctl apply --workspace $1"
+  [[ -n $trees ]] || wrong_use "$(text "--workspace {1}: none of the trees is there" "$1")" "patchctl apply --workspace $1"
   export PYTHONPATH=$trees${PYTHONPATH:+:$PYTHONPATH}
 }
 
@@ -95,11 +121,13 @@ npus() {
 load_environment() {
   local missing
   if ! missing=$( (eval "$1") 2>&1); then
-    die "$WRONG_USE" "the environment is incomplete: ${missing#*line *: }" "export it, or give it with --path NAME=PATH"
+    die "$WRONG_USE" "$(text "the environment is incomplete: {1}" "${missing#*line *: }")" \
+      "$(text "export it, or give it with --path NAME=PATH")"
   fi
   eval "$1"
   [[ -z ${LD_PRELOAD-} || -e ${LD_PRELOAD%%:*} ]] ||
-    die "$WRONG_USE" "LD_PRELOAD=$LD_PRELOAD: there is no such library" "install it, or leave it out of the recipe"
+    die "$WRONG_USE" "$(text "LD_PRELOAD={1}: there is no such library" "$LD_PRELOAD")" \
+      "$(text "install it, or leave it out of the recipe")"
 }
 
 # The names that an environment exports, one a line.
@@ -113,7 +141,7 @@ find_way() {
   local found=''
   if [[ -z $NODE_IP || -z $INTERFACE ]]; then
     found=$(python3 "$HERE/ray_nodes.py" local "${NODE_IP:-${1:-192.0.2.1}}") ||
-      die "$WRONG_USE" "the way to ${1:-other machines} was not found" "--node-ip ADDRESS --interface NAME"
+      die "$WRONG_USE" "$(text "the way to {1} was not found" "${1:-$(text "other machines")}")" "--node-ip ADDRESS --interface NAME"
     NODE_IP=${NODE_IP:-${found% *}} INTERFACE=${INTERFACE:-${found##* }}
   fi
   export HCCL_SOCKET_IFNAME=$INTERFACE GLOO_SOCKET_IFNAME=$INTERFACE SOCKET_IFNAME=$INTERFACE MASTER_ADDR=${1:-$NODE_IP}
@@ -124,7 +152,7 @@ raise_file_limit() {
   local now wanted=32768
   now=$(ulimit -Sn)
   [[ $now == unlimited || $now -ge $wanted ]] || ulimit -Sn "$wanted" 2>/dev/null ||
-    say "warning: ulimit -n is $now and cannot be raised to $wanted: Ray runs out of files with many workers"
+    say "$(text "warning: ulimit -n is {1} and cannot be raised to {2}: Ray runs out of files with many workers" "$now" "$wanted")"
 }
 
 # answers URL: whether it answers with success, asked directly: a proxy of the environment knows no local server.
@@ -139,7 +167,7 @@ source_cann() {
   [[ -z ${ASCEND_HOME_PATH-} ]] || return 0
   for script in "$1/ascend-toolkit/set_env.sh" "$1/nnal/atb/set_env.sh"; do
     [[ -r $script ]] || continue
-    say "sourcing $script"
+    say "$(text "sourcing {1}" "$script")"
     set +eu # they read unset variables, and use the status of tests
     # shellcheck disable=SC1090
     source "$script"

@@ -61,12 +61,13 @@ parse() {
       --interface) take INTERFACE "$@" && shift 2 ;;
       --cann) take CANN "$@" && shift 2 ;;
       --dry-run) DRY_RUN=1 && shift ;;
-      -*) wrong_use "unknown option $1" ;;
+      -*) wrong_use "$(text "unknown option {1}" "$1")" ;;
       *=*) ASKED+=("$1") && shift ;;
       *) names+=("$1") && shift ;;
     esac
   done
-  ((${#names[@]} == 2)) || wrong_use "PROFILE and RECIPE are wanted, then KEY=VALUE; given: ${names[*]:-nothing}"
+  ((${#names[@]} == 2)) ||
+    wrong_use "$(text "PROFILE and RECIPE are wanted, then KEY=VALUE; given: {1}" "${names[*]:-$(text "nothing")}")"
   PROFILE=${names[0]} RECIPE=${names[1]}
 }
 
@@ -99,9 +100,10 @@ find_cluster() {
   elif [[ -r $state ]]; then
     HEAD=$(<"$state")
   elif ((NODES > 1)) && [[ -n $DRY_RUN ]]; then
-    say "no cluster is known for $NODES nodes; a dry run assumes one, and its script wants HEAD=HOST:PORT"
+    say "$(text "no cluster is known for {1} nodes; a dry run assumes one, and its script wants HEAD=HOST:PORT" "$NODES")"
   elif ((NODES > 1)); then
-    wrong_use "no cluster is known for $NODES nodes" "ray_cluster.sh head and worker first; or --head ADDRESS[:PORT]"
+    wrong_use "$(text "no cluster is known for {1} nodes" "$NODES")" \
+      "$(text "ray_cluster.sh head and worker first; or --head ADDRESS[:PORT]")"
   fi
   STATUS_COMMAND=("$HERE/ray_cluster.sh" status --head "$HEAD" --nodes "$NODES" --devices "$DEVICES" --wait "$WAIT"
     --profile "$PROFILE" --recipe "$RECIPE" "${ASKED[@]}")
@@ -123,9 +125,10 @@ check_paths() {
       export "$name=$(absolute "$name" "${!name}")"
     fi
   done < <(variables)
-  ((${#missing[@]} == 0)) || die "$WRONG_USE" "$PROFILE/$RECIPE needs paths that are not set:
-$(printf '%s\n' "${missing[@]}")" "export NAME=PATH, or --path NAME=PATH (patchctl recipe show $PROFILE/$RECIPE)"
-  [[ -d $FOLDER ]] || die "$WRONG_USE" "$FOLDER: there is no such folder" "patchctl apply --profile $PROFILE --workspace D (with the recipe's --release), --workspace D"
+  ((${#missing[@]} == 0)) || die "$WRONG_USE" "$(text "{1} needs paths that are not set:" "$PROFILE/$RECIPE")
+$(printf '%s\n' "${missing[@]}")" "$(text "export NAME=PATH, or --path NAME=PATH (patchctl recipe show {1})" "$PROFILE/$RECIPE")"
+  [[ -d $FOLDER ]] || die "$WRONG_USE" "$(text "{1}: there is no such folder" "$FOLDER")" \
+    "$(text "patchctl apply --profile {1} --workspace D (with the recipe's --release), --workspace D" "$PROFILE")"
 }
 
 # absolute NAME PATH: a model may also be a name on a hub, which is no path; checkpoints may not be there yet.
@@ -161,17 +164,18 @@ print_plan() {
 }
 
 check_paths_aloud() {
-  (check_paths) || say "this is what the printed script would stop at"
+  (check_paths) || say "$(text "this is what the printed script would stop at")"
 }
 
 preflight() {
   if [[ -z $PREFLIGHT ]]; then
-    say "warning: --no-preflight: nobody has looked at this machine; what is missing shows up in hours, not now"
+    say "$(text "warning: --no-preflight: nobody has looked at this machine; what is missing shows up in hours, not now")"
     return
   fi
   patchctl "${PREFLIGHT_COMMAND[@]}" >&2 || {
     local status=$?
-    die "$status" "preflight says no: nothing was started" "what it says above; --accept NAME; --no-preflight to go on blindly"
+    die "$status" "$(text "preflight says no: nothing was started")" \
+      "$(text "what it says above; --accept NAME; --no-preflight to go on blindly")"
   }
 }
 
@@ -189,7 +193,7 @@ start_log() {
   mkdir -p -- "$LOG_DIR"
   LOG=$(realpath -- "$LOG_DIR")/$PROFILE-$RECIPE-$(date +%Y%m%d_%H%M%S).log
   printf '%s\n' "$ENVIRONMENT" "$COMMAND" | sed 's/^/# /' >"$LOG"
-  say "the log: $LOG"
+  say "$(text "the log: {1}" "$LOG")"
 }
 
 main() {
@@ -212,7 +216,7 @@ main() {
   start_log
   local status=0
   in_group train || status=$?
-  say "the training ended with $status; the log: $LOG"
+  say "$(text "the training ended with {1}; the log: {2}" "$status" "$LOG")"
   return "$status"
 }
 

@@ -28,20 +28,30 @@ from patchctl.bundle.layout import (
     parse_index,
     render_digest,
 )
-from patchctl.bundle.signature import NoRegularFile, Signature, Trust, check_signature, regular_file, signature_file
+from patchctl.bundle.signature import (
+    BUNDLE,
+    NoRegularFile,
+    Signature,
+    Trust,
+    check_signature,
+    regular_file,
+    signature_file,
+)
 from patchctl.errors import NotTrusted, PatchctlError, SourceMismatch, WrongUse
-from patchctl.os_errors import error_type
+from patchctl.language.messages import joined, message
+from patchctl.os_errors import error_type, os_reason
 from patchctl.terminal.progress import Progress, SilentProgress
 from patchctl.terminal.text import visible_line
 
 _CHUNK = 1 << 20
 _SHOWN = 20
 _HEX = re.compile(r"[0-9a-f]{64}")
-_AGAIN = "copy it again, and compare its sha256 with the one that `patchctl bundle create` printed"
+_AGAIN = message("copy it again, and compare its sha256 with the one that `patchctl bundle create` printed")
 _DIGEST_MEMBER = BundleMember(DIGEST, len(render_digest("0" * 64)), "")
 # The parts of the first header that do not depend on size and checksum.
 _FIXED = (slice(0, 124), slice(136, 148), slice(156, BLOCK))
 _STRAY_BYTES = 8
+_ZERO_BLOCKS = message("the two zero blocks at its end")
 
 
 @dataclass(frozen=True)
@@ -68,7 +78,9 @@ class Bundle:
             file.seek(extent.start)
             data = file.read(extent.member.size)
         if hashlib.sha256(data).hexdigest() != extent.member.sha256:
-            raise SourceMismatch(f"{name} was modified while the bundle was in use", where=str(self.path), hint=_AGAIN)
+            raise SourceMismatch(
+                message("{name} was modified while the bundle was in use", name=name), where=str(self.path), hint=_AGAIN
+            )
         return data
 
     def source(self, upstream: str, form: str) -> BundledSource | None:
@@ -89,10 +101,12 @@ def open_bundle(
     modified parts, NotTrusted without the signature that `trust` requires.
     """
     if sha256 is not None and not _HEX.fullmatch(sha256 := sha256.strip().lower()):
-        raise WrongUse(f"{sha256!r} is not a sha256", hint="a sha256 has 64 hexadecimal digits")
+        raise WrongUse(
+            message("{sha256} is not a sha256", sha256=repr(sha256)), hint=message("a sha256 has 64 hexadecimal digits")
+        )
     progress = progress or SilentProgress()
     with opened(path) as (file, size):
-        progress.start(f"checking {path.name}", size)
+        progress.start(message("checking {name}", name=path.name), size)
         try:
             if sha256 is not None:
                 _check_digest(path, file, sha256)
@@ -102,7 +116,7 @@ def open_bundle(
             progress.finish()
     proven = {sha256, signature.sha256 if signature else None} - {None}
     if proven - {bundle.sha256}:
-        raise SourceMismatch("the bundle was modified while it was being read", where=str(path), hint=_AGAIN)
+        raise SourceMismatch(message("the bundle was modified while it was being read"), where=str(path), hint=_AGAIN)
     beside = signature_file(bundle.path)
     return replace(
         bundle, signature=signature, distrust=distrust, unread=None if trust or not beside.exists() else beside
@@ -122,15 +136,16 @@ def _signature(path: Path, file: IO[bytes], trust: Trust | None) -> tuple[Signat
 
 
 @contextmanager
-def opened(path: Path, called: str = "bundle") -> Iterator[tuple[IO[bytes], int]]:
+def opened(path: Path, called: str = BUNDLE.name) -> Iterator[tuple[IO[bytes], int]]:
     """Yield the open file and its size. Raises WrongUse, or what the machine failed with."""
     try:
         with regular_file(path) as (file, held):
             yield file, held.st_size
     except NoRegularFile as fault:
-        raise WrongUse(f"a {called} must be a regular file", where=str(path)) from fault
+        raise WrongUse(message("a {called} must be a regular file", called=called), where=str(path)) from fault
     except OSError as error:
-        raise error_type(error)(f"cannot read the {called}: {error.strerror}", where=str(path)) from error
+        what = message("cannot read the {what}: {error}", what=called, error=os_reason(error))
+        raise error_type(error)(what, where=str(path)) from error
 
 
 def _check_digest(path: Path, file: IO[bytes], wanted: str) -> None:
@@ -138,8 +153,10 @@ def _check_digest(path: Path, file: IO[bytes], wanted: str) -> None:
     while chunk := file.read(_CHUNK):
         total.update(chunk)
     if total.hexdigest() != wanted:
-        what = f"the bundle's sha256 is {total.hexdigest()}, expected {wanted}"
-        raise SourceMismatch(what, where=str(path), hint="nothing in it was used; get the bundle or its digest again")
+        what = message("the bundle's sha256 is {digest}, expected {wanted}", digest=total.hexdigest(), wanted=wanted)
+        raise SourceMismatch(
+            what, where=str(path), hint=message("nothing in it was used; get the bundle or its digest again")
+        )
     file.seek(0)
 
 
@@ -161,12 +178,12 @@ class _Reading:
         for extent in places.values():
             self._member(extent)
         if self._take(len(END)) != END:
-            self._faults.append("the two zero blocks at its end")
+            self._faults.append(_ZERO_BLOCKS)
         behind = 0
         while rest := self._take(_CHUNK):
             behind += len(rest)
         if behind:
-            self._faults.append(f"{behind} unexpected bytes after its end")
+            self._faults.append(message("{count} unexpected bytes after its end", count=behind))
         if self._faults:
             raise self._changed(self._faults)
         return Bundle(self._path.absolute(), self._size, self._total.hexdigest(), index, places)
@@ -181,12 +198,12 @@ class _Reading:
         digest_header = self._exactly(BLOCK, DIGEST)
         said = self._exactly(_DIGEST_MEMBER.size, DIGEST)
         if digest_header != header(_DIGEST_MEMBER):
-            raise self._changed([f"the header of {DIGEST}"])
+            raise self._changed([message("the header of {name}", name=DIGEST)])
         self._padding(_DIGEST_MEMBER.size, DIGEST)
         if not re.fullmatch(rb"[0-9a-f]{64}  index\.json\n", said):
             raise self._changed([DIGEST])
         if said != render_digest(hashlib.sha256(data).hexdigest()):
-            raise self._changed([f"{INDEX}, or the digest of it in {DIGEST}"])
+            raise self._changed([message("{name}, or the digest of it in {digests}", name=INDEX, digests=DIGEST)])
         if self._faults:
             raise self._changed(self._faults)
         first = Extent(BundleMember(INDEX, size, ""), 0)
@@ -196,12 +213,16 @@ class _Reading:
         try:
             return parse_index(data)
         except NewerBundle as newer:
-            what = f"this bundle has version {visible_line(str(newer))}; this patchctl reads version 1"
-            raise WrongUse(what, where=str(self._path), hint="install the patchctl version that created it") from newer
+            what = message(
+                "this bundle has version {version}; this patchctl reads version 1", version=visible_line(str(newer))
+            )
+            raise WrongUse(
+                what, where=str(self._path), hint=message("install the patchctl version that created it")
+            ) from newer
         except BadIndex as fault:
             named = f"member {visible_line(fault.member)}: " if fault.member is not None else f"{INDEX}: "
-            hint = "its digests match, so it was created this way. Do not use it"
-            raise SourceMismatch(f"{named}{fault.reason}", where=str(self._path), hint=hint) from fault
+            hint = message("its digests match, so it was created this way. Do not use it")
+            raise SourceMismatch(named + fault.reason, where=str(self._path), hint=hint) from fault
 
     def _check_ours(self, head: bytes) -> None:
         """Tell a modified bundle from a file that is not a bundle."""
@@ -210,16 +231,23 @@ class _Reading:
         if len(head) == BLOCK and sum(a != b for a, b in pairs) <= _STRAY_BYTES:
             return
         if len(head) < BLOCK and head and wanted.startswith(head[:124]):
-            raise self._changed([f"truncated in the header of {INDEX}"])
-        raise WrongUse("not a patchctl bundle", where=str(self._path), hint="`patchctl bundle create` creates one")
+            header_of = message("the header of {name}", name=INDEX)
+            raise self._changed([message("truncated in {name}", name=header_of)])
+        raise WrongUse(
+            message("not a patchctl bundle"),
+            where=str(self._path),
+            hint=message("`patchctl bundle create` creates one"),
+        )
 
     def _index_size(self, head: bytes) -> int:
         digits = head[124:135]
         size = int(digits, 8) if re.fullmatch(rb"[0-7]{11}", digits) else -1
         if size < 0 or head != header(BundleMember(INDEX, size, "")):
-            raise self._changed([f"the header of {INDEX}"])
+            raise self._changed([message("the header of {name}", name=INDEX)])
         if size > INDEX_LIMIT:
-            what = f"{INDEX} announces {size} bytes; the limit is {INDEX_LIMIT}"
+            what = message(
+                "{index} announces {size} bytes; the limit is {limit}", index=INDEX, size=size, limit=INDEX_LIMIT
+            )
             raise SourceMismatch(what, where=str(self._path))
         return size
 
@@ -228,14 +256,15 @@ class _Reading:
         end = (places[-1].after if places else after) + len(END)
         if self._size >= end:
             return
-        cut = next((e.member.name for e in places if e.after > self._size), "the two zero blocks at its end")
-        raise self._changed([f"truncated in {visible_line(cut)}: {self._size} of {end} bytes"])
+        cut = next((e.member.name for e in places if e.after > self._size), _ZERO_BLOCKS)
+        at = message("truncated in {name}: {size} of {whole} bytes", name=visible_line(cut), size=self._size, whole=end)
+        raise self._changed([at])
 
     def _member(self, extent: Extent) -> None:
         member = extent.member
         shown = visible_line(member.name)
         if self._take(BLOCK) != header(member):
-            self._faults.append(f"the header of {shown}")
+            self._faults.append(message("the header of {name}", name=shown))
         digest = hashlib.sha256()
         left = member.size
         while left:
@@ -248,12 +277,12 @@ class _Reading:
 
     def _padding(self, size: int, name: str) -> None:
         if self._exactly(padding(size), name).strip(b"\0"):
-            self._faults.append(f"the padding after {name}")
+            self._faults.append(message("the padding after {name}", name=name))
 
     def _exactly(self, n: int, name: str) -> bytes:
         data = self._take(n)
         if len(data) != n:
-            raise self._changed([f"truncated in {name}"])
+            raise self._changed([message("truncated in {name}", name=name)])
         return data
 
     def _take(self, n: int) -> bytes:
@@ -263,6 +292,6 @@ class _Reading:
         return data
 
     def _changed(self, faults: Sequence[str]) -> SourceMismatch:
-        more = [f"and {len(faults) - _SHOWN} more"] if len(faults) > _SHOWN else []
-        what = "the bundle was modified: " + "; ".join([*faults[:_SHOWN], *more])
+        more = [message("and {count} more", count=len(faults) - _SHOWN)] if len(faults) > _SHOWN else []
+        what = message("the bundle was modified: {faults}", faults=joined([*faults[:_SHOWN], *more], "; "))
         return SourceMismatch(what, where=str(self._path), hint=_AGAIN)

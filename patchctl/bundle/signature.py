@@ -27,7 +27,8 @@ from typing import IO, Annotated
 from patchctl.atomic import replace_file
 from patchctl.doc import Doc
 from patchctl.errors import NotTrusted, WrongUse
-from patchctl.language.messages import message
+from patchctl.language.messages import joined, message
+from patchctl.os_errors import os_reason
 from patchctl.terminal.text import one_line, visible_line
 
 OLDEST = "8.2"
@@ -54,9 +55,9 @@ class Signable:
         return f"patchctl-{self.name}"
 
 
-BUNDLE = Signable("bundle", "bundle create --sign KEY")
-EVIDENCE = Signable("record", "prove --sign KEY")
-STATEMENT = Signable("statement", "sbom --format in-toto --sign KEY")
+BUNDLE = Signable(message("bundle"), "bundle create --sign KEY")
+EVIDENCE = Signable(message("record"), "prove --sign KEY")
+STATEMENT = Signable(message("statement"), "sbom --format in-toto --sign KEY")
 
 
 @dataclass(frozen=True)
@@ -109,11 +110,17 @@ def check_signature(signed: Path, file: IO[bytes], trust: Trust, kind: Signable 
         raise WrongUse(f"cannot check the signature: {error.strerror or error}", where=str(signed)) from error
     good = [one for one in found if isinstance(one, _Good)]
     if not good:
-        reasons = "; ".join(str(one) for one in found)
-        hint = f"get {kind.name} and signature again from their creator, or ask for the signing key and add it to the allowed signers"
-        raise NotTrusted(f"no trusted signature: {reasons}", where=str(held), hint=hint)
+        reasons = joined((one for one in found if isinstance(one, str)), "; ")
+        hint = message(
+            "get {what} and signature again from their creator, or ask for the signing key and add it to the allowed signers",
+            what=kind.name,
+        )
+        raise NotTrusted(message("no trusted signature: {reasons}", reasons=reasons), where=str(held), hint=hint)
     if len({one.sha256 for one in good}) > 1:
-        raise NotTrusted(f"the {kind.name} was modified while its signatures were being checked", where=str(signed))
+        raise NotTrusted(
+            message("the {what} was modified while its signatures were being checked", what=kind.name),
+            where=str(signed),
+        )
     return Signature(held, tuple(one.signer for one in good), good[0].sha256)
 
 
@@ -211,18 +218,20 @@ def _why(bench: Path, file: IO[bytes], trust: Trust, kind: Signable, said: _Said
     """Return why a signature was rejected; `known`: its key is in the list."""
     alone = _run([ssh_keygen(), "-Y", "check-novalidate", "-n", kind.namespace, "-s", "signature"], file, cwd=bench)
     if alone.status != 0 and "namespace" in alone.err:
-        return f"it was not made for a {kind.name} (its namespace is not {kind.namespace})"
+        return message(
+            "it was not made for a {what} (its namespace is not {namespace})", what=kind.name, namespace=kind.namespace
+        )
     if alone.status != 0 and "incorrect signature" in alone.err:
-        return f"the {kind.name} was modified after signing, or this is another {kind.name}'s signature"
+        return message("the {what} was modified after signing, or this is another {what}'s signature", what=kind.name)
     if alone.status != 0:
-        return f"it cannot be read: {one_line(alone.err)}"
+        return message("it cannot be read: {error}", error=one_line(alone.err))
     key = _key(alone)
     of_list = next((line for line in said.err.splitlines() if line.startswith("allowed:")), None)
     if of_list:
         return f"{key}: {one_line(str(trust.allowed) + of_list.removeprefix('allowed'))}"
     if known and trust.revoked:
-        return f"{key} is revoked by {visible_line(str(trust.revoked))}"
-    return f"{key} is not in {visible_line(str(trust.allowed))}"
+        return message("{key} is revoked by {file}", key=key, file=visible_line(str(trust.revoked)))
+    return message("{key} is not in {file}", key=key, file=visible_line(str(trust.allowed)))
 
 
 def _key(said: _Said) -> str:
@@ -234,18 +243,27 @@ def _blocks(held: Path, signed: Path, kind: Signable) -> list[bytes]:
     """Return the distinct signatures next to a file. Raises NotTrusted."""
     if not os.path.lexists(held):
         sign = f"ssh-keygen -Y sign -n {kind.namespace} -f KEY {visible_line(signed.name)}"
-        hint = f"copy it next to the {kind.name}; `{kind.command}` or `{sign}` creates one"
-        missing = f"the {kind.name} has no signature: {visible_line(held.name)} does not exist"
+        hint = message(
+            "copy it next to the {what}; `{command}` or `{sign}` creates one",
+            what=kind.name,
+            command=kind.command,
+            sign=sign,
+        )
+        missing = message(
+            "the {what} has no signature: {file} does not exist", what=kind.name, file=visible_line(held.name)
+        )
         raise NotTrusted(missing, where=str(signed), hint=hint)
     try:
         data, _ = _bytes_of(held, _SIGNATURE_LIMIT, os.O_NOFOLLOW)
     except _Unreadable as fault:
-        raise NotTrusted(f"cannot use the {kind.name}'s signature: {fault}", where=str(held)) from fault
+        raise NotTrusted(
+            message("cannot use the {what}'s signature: {fault}", what=kind.name, fault=fault.args[0]), where=str(held)
+        ) from fault
     blocks = _BLOCK.findall(data)
     if not blocks or b"".join(blocks) != data:
-        raise NotTrusted("not a complete signature of ssh-keygen", where=str(held))
+        raise NotTrusted(message("not a complete signature of ssh-keygen"), where=str(held))
     if len(blocks) > _COUNT_LIMIT:
-        raise NotTrusted(f"more than {_COUNT_LIMIT} signatures", where=str(held))
+        raise NotTrusted(message("more than {count_limit} signatures", count_limit=_COUNT_LIMIT), where=str(held))
     return list(dict.fromkeys(blocks))
 
 
@@ -253,9 +271,9 @@ def _blocks(held: Path, signed: Path, kind: Signable) -> list[bytes]:
 def _bench(trust: Trust) -> Iterator[Path]:
     """Yield a private folder with copies of the user's lists. Raises WrongUse."""
     with tempfile.TemporaryDirectory(prefix="patchctl-signature-") as folder:
-        (Path(folder) / "allowed").write_bytes(_list(trust.allowed, "the list of allowed signers"))
+        (Path(folder) / "allowed").write_bytes(_list(trust.allowed, message("the list of allowed signers")))
         if trust.revoked is not None:
-            (Path(folder) / "revoked").write_bytes(_list(trust.revoked, "the list of revoked keys"))
+            (Path(folder) / "revoked").write_bytes(_list(trust.revoked, message("the list of revoked keys")))
         yield Path(folder)
 
 
@@ -264,9 +282,13 @@ def _list(path: Path, called: str) -> bytes:
     try:
         data, mode = _bytes_of(path, _LIST_LIMIT)
         if mode & stat.S_IWOTH:
-            raise _Unreadable("it is world-writable")
+            raise _Unreadable(message("it is world-writable"))
     except _Unreadable as fault:
-        raise WrongUse(f"cannot use {called}: {fault}", where=str(path), hint="docs/bundles.md describes it") from fault
+        raise WrongUse(
+            message("cannot use {called}: {fault}", called=called, fault=fault.args[0]),
+            where=str(path),
+            hint=message("docs/bundles.md describes it"),
+        ) from fault
     return data
 
 
@@ -298,11 +320,11 @@ def _bytes_of(path: Path, limit: int, flags: int = 0) -> tuple[bytes, int]:
         with regular_file(path, flags) as (file, held):
             data = file.read(limit + 1)
     except NoRegularFile as fault:
-        raise _Unreadable("it is not a regular file") from fault
+        raise _Unreadable(message("it is not a regular file")) from fault
     except OSError as error:
-        raise _Unreadable("it is a link" if path.is_symlink() and flags else str(error.strerror)) from error
+        raise _Unreadable(message("it is a link") if path.is_symlink() and flags else os_reason(error)) from error
     if len(data) > limit:
-        raise _Unreadable(f"it is larger than {limit} bytes")
+        raise _Unreadable(message("it is larger than {limit} bytes", limit=limit))
     return data, held.st_mode
 
 

@@ -13,6 +13,7 @@ from patchctl.atomic import filling, make_folder, staging_of
 from patchctl.bundle.layout import DISTRIBUTION, BundleMember
 from patchctl.bundle.reader import Bundle
 from patchctl.errors import SourceMismatch, WrongUse
+from patchctl.language.messages import message
 from patchctl.os_errors import error_type
 from patchctl.source import cache
 
@@ -92,7 +93,7 @@ def _write(bundle: Bundle, folder: Path) -> None:
 
 
 def _check(folder: Path, wanted: Mapping[str, BundleMember]) -> None:
-    hint = f"move {folder} away; it is then unpacked again"
+    hint = message("move {folder} away; it is then unpacked again", folder=folder)
     for top, folders, files in os.walk(folder):
         folders[:] = [name for name in folders if name != "__pycache__"]  # left by running a script
         for name in (*folders, *files):
@@ -100,9 +101,11 @@ def _check(folder: Path, wanted: Mapping[str, BundleMember]) -> None:
             shown = path.relative_to(folder).as_posix()
             if path.is_symlink() or (not path.is_dir() and shown not in wanted):
                 raise SourceMismatch(
-                    "unexpected file or folder in the bundle's distribution", where=str(path), hint=hint
+                    message("unexpected file or folder in the bundle's distribution"), where=str(path), hint=hint
                 )
     for shown, member in wanted.items():
         path = folder / shown
         if not path.is_file() or hashlib.sha256(path.read_bytes()).hexdigest() != member.sha256:
-            raise SourceMismatch("this file of the bundle's distribution was modified", where=str(path), hint=hint)
+            raise SourceMismatch(
+                message("this file of the bundle's distribution was modified"), where=str(path), hint=hint
+            )

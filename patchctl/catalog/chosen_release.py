@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 
 from patchctl.errors import WrongUse
+from patchctl.language.messages import joined, message
 from patchctl.manifest.distribution import Distribution
 from patchctl.manifest.types import Profile, Stack
 from patchctl.terminal.text import abridged
@@ -58,12 +59,19 @@ class _Proven(Mapping[str, Profile]):
             lacking = lacking_on(self._dist, profile)
             if lacking is None:
                 break
-            why.append(f"on {profile.release} {lacking}")
+            why.append(message("on {release} {lacking}", release=profile.release, lacking=lacking))
         else:
             profile = variants[-1]
         if why and profile is not variants[0]:
-            other = f"`--release {variants[0].release}` uses that release anyway"
-            self._tell(f"{profile.name} uses release {profile.release}: {'; '.join(why)}; {other}")
+            other = message("`--release {release}` uses that release anyway", release=variants[0].release)
+            self._tell(
+                message(
+                    "{profile} uses release {release}: {why}",
+                    profile=profile.name,
+                    release=profile.release,
+                    why=joined([*why, other], "; "),
+                )
+            )
         return profile
 
 
@@ -106,7 +114,7 @@ def lacking_on(dist: Distribution, profile: Profile) -> str | None:
     omitted = {id(one.patch) for one in chosen.omitted}
     later = [f"{f}@{u}" for u, stack in chosen.stacks.items() for f in stack.postponed]
     if later:
-        return f"features are postponed: {abridged(later, 1)}"
+        return message("features are postponed: {names}", names=abridged(later, 1))
     unproven = [
         f"{patch.feature}@{upstream}"
         for upstream, stack in chosen.stacks.items()
@@ -114,9 +122,9 @@ def lacking_on(dist: Distribution, profile: Profile) -> str | None:
         if id(patch) not in omitted and evidence.unproven(stack, patch) is not None
     ]
     if unproven:
-        return f"features are not proven: {abridged(unproven, 1)}"
+        return message("features are not proven: {names}", names=abridged(unproven, 1))
     for (upstream, _), other in dist.stacks.items():
         stack = chosen.stacks.get(upstream)
         if stack is not None and not chosen.patches[upstream] and stack.comes_from is None and other.patches:
-            return f"{upstream}/{stack.name} has no patches yet"
+            return message("{stack} has no patches yet", stack=f"{upstream}/{stack.name}")
     return None

@@ -20,7 +20,7 @@ import click
 from patchctl import __version__, extension
 from patchctl.cli.app import App
 from patchctl.errors import CLOSED_PIPE, INTERRUPTED, Ended, MachineFailed, PatchctlError, WrongUse
-from patchctl.language.messages import CHINESE, ENGLISH, TRANSLATED, chosen, use
+from patchctl.language.messages import CHINESE, ENGLISH, TRANSLATED, chosen, message, recalled, translated, use
 from patchctl.terminal.progress import progress_of_run
 
 # The help of the group is printed from here, so that `patchctl --help` imports no verb: a heading, and below it each verb
@@ -140,6 +140,19 @@ _RENAMED = {
 }
 
 
+# What click says of a command line that does not fit.
+_OF_CLICK = (
+    message("Missing option {option}.", option=""),
+    message("No such option {option}. Did you mean {other}?", option="", other=""),
+    message("No such option {option}.", option=""),
+    message("No such option: {option}", option=""),
+    message("Option {option} requires an argument.", option=""),
+    message("Invalid value for {option}: {why}", option="", why=""),
+    message("Got unexpected extra argument ({names})", names=""),
+    message("Got unexpected extra arguments ({names})", names=""),
+)
+
+
 class VerbGroup(click.Group):
     """Loads a verb's module when that verb is run."""
 
@@ -199,7 +212,7 @@ class VerbGroup(click.Group):
 @click.option(
     "--lang",
     type=click.Choice([ENGLISH, CHINESE]),
-    help="Language of what `doctor`, `preflight` and `status` print for people [default: PATCHCTL_LANG, else that of the locale].",
+    help="Language of what `apply`, `doctor`, `preflight` and `status` print for people [default: PATCHCTL_LANG, else that of the locale].",
 )
 @click.pass_context
 def cli(ctx: click.Context, version: bool, root: Path | None, cache: Path | None, color: str, lang: str | None) -> None:
@@ -275,20 +288,21 @@ def run(args: list[str]) -> int:
     except PatchctlError as error:
         return _report(error, app_json)
     except Ended as signalled:
-        print("patchctl: told to end", file=sys.stderr)
+        print(f"patchctl: {translated(message('told to end'))}", file=sys.stderr)
         return signalled.code
     except (KeyboardInterrupt, click.Abort):
-        print("patchctl: interrupted", file=sys.stderr)
+        print(f"patchctl: {translated(message('interrupted'))}", file=sys.stderr)
         return INTERRUPTED
     except (BrokenPipeError, _ReaderGone):
         if not _reader_gone():
-            what = "a program that patchctl had started ended before it had read what it was told"
-            return _report(MachineFailed(what, hint="run the same again: it may have been killed"), app_json)
+            what = message("a program that patchctl had started ended before it had read what it was told")
+            return _report(MachineFailed(what, hint=message("run the same again: it may have been killed")), app_json)
         # What is still in the buffer must not raise again at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return CLOSED_PIPE
     except MemoryError:
-        return _report(MachineFailed("there is no memory left", hint="give it more, and run the same again"), app_json)
+        what, hint = message("there is no memory left"), message("give it more, and run the same again")
+        return _report(MachineFailed(what, hint=hint), app_json)
     except Exception as fault:
         from patchctl.os_errors import user_error_or_none
 
@@ -311,11 +325,13 @@ def _reader_gone() -> bool:
 
 def _as_wrong_use(wrong: click.ClickException) -> WrongUse:
     context = getattr(wrong, "ctx", None)
-    hint = f"`{context.command_path} --help` shows how it is used" if context else None
+    hint: str | None = None
+    if context:
+        hint = message("`{command} --help` shows how it is used", command=context.command_path)
     if isinstance(wrong, click.NoSuchOption) and (renamed := _RENAMED.get(wrong.option_name)):
         has = {option for one in context.command.params for option in one.opts} if context else set()
         hint = renamed if has & set(renamed.split()) else hint
-    return WrongUse(wrong.format_message(), hint=hint)
+    return WrongUse(recalled(wrong.format_message(), _OF_CLICK), hint=hint)
 
 
 def _report(error: PatchctlError, as_json: bool) -> int:
@@ -337,7 +353,5 @@ def _fault(fault: Exception, as_json: bool) -> int:
 
     traceback.print_exception(fault)
     name = type(fault).__name__
-    what = PatchctlError(
-        f"a fault of patchctl {__version__}: {name}: {fault}", hint="please report it with the lines above"
-    )
-    return _report(what, as_json)
+    what = message("a fault of patchctl {version}: {name}: {fault}", version=__version__, name=name, fault=fault)
+    return _report(PatchctlError(what, hint=message("please report it with the lines above")), as_json)

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from patchctl.errors import WrongUse
+from patchctl.language.messages import message, translated
 from patchctl.terminal.style import Style
 
 if TYPE_CHECKING:
@@ -188,7 +189,8 @@ class App:
 
         bundle = open_bundle(file, sha256, self.progress(as_json), self.trust(signers))
         if bundle.distrust is not None:
-            print(f"patchctl: warning: {one_line(str(bundle.distrust), 1000)}", file=sys.stderr)
+            warning = message("warning: {what}", what=one_line(bundle.distrust.text(translated), 1000))
+            print(f"patchctl: {translated(warning)}", file=sys.stderr)
         return bundle
 
     def progress(self, as_json: bool) -> Progress:
@@ -224,7 +226,7 @@ class App:
 
 def note(line: str) -> None:
     """On standard error, so that what is printed stays what it is."""
-    print(f"patchctl: note: {line}", file=sys.stderr)
+    print(f"patchctl: {translated(message('note: {what}', what=line))}", file=sys.stderr)
 
 
 _COLOR = re.compile("(\x1b\\[[0-9;]*m)")
@@ -236,7 +238,10 @@ def split_pair(text: str, option: str) -> tuple[str, str]:
     if not (name and equals and value):
         from patchctl.terminal.text import redact_text
 
-        raise WrongUse(f"{option} takes NAME=VALUE, not {redact_text(text)!r}", hint=f"for example {option} verl=...")
+        raise WrongUse(
+            message("{option} takes NAME=VALUE, not {text}", option=option, text=repr(redact_text(text))),
+            hint=message("for example {option} verl=...", option=option),
+        )
     return name, value
 
 
@@ -277,7 +282,9 @@ def name_release(ctx: click.Context, name: str) -> None:
     """Make it the release of the whole command, for what `App.distribution` holds. Raises WrongUse for a second one."""
     first = ctx.meta.setdefault(__name__, name)
     if first != name:
-        raise WrongUse(f"two releases are named: {first} and {name}", hint="name one")
+        raise WrongUse(
+            message("two releases are named: {first} and {second}", first=first, second=name), hint=message("name one")
+        )
     ctx.ensure_object(App).release = name
 
 

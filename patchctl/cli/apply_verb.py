@@ -10,6 +10,7 @@ import click
 from patchctl.cli.app import App, json_option, profile_option, split_pair, workspace_option
 from patchctl.cli.sources import Sources, source_or_bundle_options
 from patchctl.errors import WrongUse
+from patchctl.language.messages import joined, message
 
 if TYPE_CHECKING:
     from patchctl.manifest.distribution import Distribution
@@ -89,7 +90,8 @@ def command(
     workspace = workspace.absolute()
     if on_this_base and not (in_place or site_packages):
         raise WrongUse(
-            "--on-this-base is for trees that are patched in place", hint="name them with --in-place NAME=DIR"
+            message("--on-this-base is for trees that are patched in place"),
+            hint=message("name them with --in-place NAME=DIR"),
         )
     folders = _folders(dist, dist.profile(profile), in_place, site_packages, workspace)
     own = [f"{name}={folder.absolute()}" for name, folder in folders.items() if (folder / ".git").exists()]
@@ -123,8 +125,10 @@ def _folders(
     folders = {}
     for name, folder in (split_pair(i, "--in-place") for i in in_place):
         if name not in profile.stacks:
-            what = f"--in-place {name}: the profile {profile.name} has no stack for it"
-            raise WrongUse(what, hint=f"it has {', '.join(profile.stacks)}")
+            what = message(
+                "--in-place {name}: the profile {profile} has no stack for it", name=name, profile=profile.name
+            )
+            raise WrongUse(what, hint=message("it has {names}", names=joined(profile.stacks)))
         folders[name] = top_of(Path(folder), dist.upstream(name))
     if python is not None:
         from patchctl.install.install import interpreter

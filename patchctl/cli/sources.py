@@ -12,6 +12,7 @@ import click
 
 from patchctl.cli.app import App, split_pair
 from patchctl.errors import WrongUse
+from patchctl.language.messages import message
 
 if TYPE_CHECKING:
     from patchctl.bundle.reader import Bundle
@@ -140,7 +141,10 @@ def _opened(app: App, rest: dict[str, Any]) -> Bundle | None:
     if file is None:
         for option, value in (("--sha256", sha256), ("--allowed-signers", signers)):
             if value is not None:
-                raise WrongUse(f"{option} is for a bundle", hint="name the bundle with --bundle FILE")
+                raise WrongUse(
+                    message("{option} is for a bundle", option=option),
+                    hint=message("name the bundle with --bundle FILE"),
+                )
         return None
     return app.opened_bundle(file, sha256, signers, as_json=bool(rest.get("as_json")) or rest.get("output") == "json")
 

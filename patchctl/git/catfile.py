@@ -18,6 +18,7 @@ from patchctl.errors import BrokenRepository, GitKilled, PatchctlError, SourceMi
 from patchctl.git.objects import FOLDER, GITLINK, Files, TreeEntry, object_id, split_tree
 from patchctl.git.packread import PackReader
 from patchctl.git.run import git_environment, git_executable, without_settings
+from patchctl.language.messages import message
 
 # Every tree object that this process has verified. An id never changes its content, and a run walks nearly the same
 # trees four times: base, tip, on disk, target.
@@ -86,14 +87,17 @@ class ObjectReader:
             self._git = _CatFile(self.repo, self._wrong)
         for oid, (kind, data) in zip(oids, self._git.read_many(oids), strict=True):
             if object_id(kind, data) != oid:
-                raise self._wrong(oid, "its content does not match its id")
+                raise self._wrong(oid, message("its content does not match its id"))
             yield kind, data
 
     def _wrong(self, oid: str, why: str) -> PatchctlError:
         if self.tree is not None:
-            return BrokenRepository(f"the repository of {self.tree}: object {oid}: {why}", where=str(self.repo))
-        hint = "the repository was modified or damaged: `patchctl fetch --refresh` fetches it again"
-        return SourceMismatch(f"object {oid}: {why}", where=str(self.repo), hint=hint)
+            return BrokenRepository(
+                message("the repository of {tree}: object {oid}: {why}", tree=self.tree, oid=oid, why=why),
+                where=str(self.repo),
+            )
+        hint = message("the repository was modified or damaged: `patchctl fetch --refresh` fetches it again")
+        return SourceMismatch(message("object {oid}: {why}", oid=oid, why=why), where=str(self.repo), hint=hint)
 
     def files(self, tree: str) -> Files:
         """Return every file of a tree, flat. Gitlinks are entries; their commits are not read."""
@@ -231,7 +235,7 @@ class _CatFile:
         if not head:
             raise self._ended(oid)
         if len(head) != 3 or head[0].decode("ascii", "replace") != oid:
-            raise self._wrong(oid, "missing")
+            raise self._wrong(oid, message("missing"))
         kind, size = head[1].decode("ascii"), int(head[2])
         data = self._out.read(size)
         if len(data) != size or self._out.read(1) != b"\n":

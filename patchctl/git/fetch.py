@@ -19,6 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from patchctl.git.run import GitFailed, git_environment, git_executable, git_failure, run_git
+from patchctl.language.messages import message
 
 Settings = tuple[tuple[str, str], ...]
 
@@ -221,9 +222,22 @@ def _report(lines: Sequence[bytes], report: Report) -> None:
         if received:
             amount = int(float(received[1]) * _FACTORS[received[2]])
         if step:
-            doing = f"{step[1].lower()} {step[2]} %"
+            doing = _doing(step[1].lower(), step[2])
     if amount or doing:
         report(amount, doing)
+
+
+def _doing(step: str, percent: str) -> str:
+    """Name a step of git with how much of it is done."""
+    if step == "counting objects":
+        return message("counting objects {percent} %", percent=percent)
+    if step == "compressing objects":
+        return message("compressing objects {percent} %", percent=percent)
+    if step == "receiving objects":
+        return message("receiving objects {percent} %", percent=percent)
+    if step == "resolving deltas":
+        return message("resolving deltas {percent} %", percent=percent)
+    return f"{step} {percent} %"
 
 
 def _without_progress(text: str) -> str:

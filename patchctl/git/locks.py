@@ -151,9 +151,9 @@ def wait_for(locks: Iterable[Path]) -> list[Path]:
 
 def held(locks: Iterable[Path]) -> LocalEdits:
     """Return the error for locks that are not ours."""
-    hint = "wait until it has finished; if no git is running any more, `patchctl repair` moves the lock aside"
+    hint = message("wait until it has finished; if no git is running any more, `patchctl repair` moves the lock aside")
     return LocalEdits(
-        "git is running in a tree, or was killed and left its lock behind", [str(p) for p in locks], hint=hint
+        message("git is running in a tree, or was killed and left its lock behind"), [str(p) for p in locks], hint=hint
     )
 
 

@@ -21,9 +21,10 @@ from patchctl import delta
 from patchctl.atomic import make_folder, replacing
 from patchctl.errors import SourceMismatch
 from patchctl.git.objects import object_id
+from patchctl.language.messages import message
 
 _PIECE, _DIGEST = 1 << 20, 20
-_AGAIN = "`patchctl fetch --refresh` fetches it again"
+_AGAIN = message("`patchctl fetch --refresh` fetches it again")
 
 
 def bring_pack(pack: Path, folder: Path, *, anew: bool = False) -> None:
@@ -64,11 +65,11 @@ def _opened(file: Path) -> IO[bytes]:
     try:
         return open(file, "rb")
     except FileNotFoundError:
-        raise SourceMismatch("the file is gone", where=str(file), hint=_AGAIN) from None
+        raise SourceMismatch(message("the file is gone"), where=str(file), hint=_AGAIN) from None
 
 
 def _changed(file: Path) -> SourceMismatch:
-    return SourceMismatch("the file was modified: its digest does not match", where=str(file), hint=_AGAIN)
+    return SourceMismatch(message("the file was modified: its digest does not match"), where=str(file), hint=_AGAIN)
 
 
 def _copied(source: IO[bytes], out: IO[bytes] | None) -> bool:

@@ -72,8 +72,8 @@ class GitRefused(MachineFailed):
     kind = "git-refused"
 
     def __init__(self, command: str, why: str) -> None:
-        hint = "free some space or repair the disk, then run the same command again"
-        super().__init__(f"`git {command}` failed: {why}", hint=hint)
+        hint = message("free some space or repair the disk, then run the same command again")
+        super().__init__(message("`git {command}` failed: {why}", command=command, why=why), hint=hint)
 
 
 # git's messages under LC_ALL=C; the last ones are all it prints when it omits the reason.
@@ -99,7 +99,7 @@ def _shown(args: Sequence[str]) -> str:
 
 
 OLDEST_GIT = (2, 32)
-_INSTALL = f"install git {'.'.join(map(str, OLDEST_GIT))} or newer, and put it first on PATH"
+_INSTALL = message("install git {version} or newer, and put it first on PATH", version=".".join(map(str, OLDEST_GIT)))
 
 
 @functools.cache
@@ -112,7 +112,10 @@ def git_executable() -> str:
     search = os.pathsep.join(p for p in os.environ.get("PATH", os.defpath).split(os.pathsep) if os.path.isabs(p))
     found = shutil.which("git", path=search)
     if found is None:
-        raise WrongUse(message("git not found on PATH"), hint=f"{_INSTALL}; `patchctl doctor` lists what is missing")
+        raise WrongUse(
+            message("git not found on PATH"),
+            hint=message("{todo}; `patchctl doctor` lists what is missing", todo=_INSTALL),
+        )
     said = subprocess.run([found, "--version"], env=isolated_environment(os.devnull), capture_output=True, check=False)
     version = re.search(rb"(\d+)\.(\d+)", said.stdout)
     if version is not None and (int(version[1]), int(version[2])) < OLDEST_GIT:

@@ -15,13 +15,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 ENGLISH, CHINESE = "en", "zh-CN"
-TRANSLATED = ("doctor", "preflight", "status")
+TRANSLATED = ("apply", "doctor", "preflight", "status")
 """The verbs whose every line has a translation; the others stay in English, as half a page helps nobody."""
 VARIABLES = ("PATCHCTL_LANG", "LC_ALL", "LC_MESSAGES", "LANG")
 CATALOGUE = Path(__file__).with_name("zh_CN.po")
 # Compiled where they are used: this module is imported in every run. Traditional Chinese (zh_TW, zh_HK) has no catalogue.
 _SIMPLIFIED = r"(?i)zh([_-](cn|sg|hans)\b.*)?(\.|@|$)"
-_SEPARATORS = {", ": "、", "; ": "；", " and ": "、", " or ": " 或 "}
+_SEPARATORS = {", ": "、", "; ": "；", " and ": "、", " or ": " 或 ", "; or ": "；或", "\n": "\n", "\n  ": "\n  "}
 _ENTRY = r'(?m)^msgid ((?:"[^\n]*"\n)+)msgstr ((?:"[^\n]*"(?:\n|$))+)'
 
 

@@ -20,6 +20,7 @@ from typing import Annotated
 import patchctl
 from patchctl.doc import Doc
 from patchctl.errors import WrongUse
+from patchctl.language.messages import message
 from patchctl.manifest.typeinfo import BadRecord, parse
 from patchctl.manifest.types import ObjectId
 
@@ -76,8 +77,8 @@ def chosen_root() -> Path | None:
         return None
     root = files_of(data, commit)
     if not (root / MARKER).is_file():
-        hint = "`patchctl use URL@REV` fetches it again, `patchctl use --none` goes back to the wheel's own"
-        raise WrongUse(f"the distribution that `patchctl use` chose is gone: {root}", hint=hint)
+        hint = message("`patchctl use URL@REV` fetches it again, `patchctl use --none` goes back to the wheel's own")
+        raise WrongUse(message("the distribution that `patchctl use` chose is gone: {root}", root=root), hint=hint)
     return root
 
 

@@ -10,6 +10,7 @@ from typing import Annotated
 
 from patchctl.doc import Doc
 from patchctl.errors import BadManifest, Where
+from patchctl.language.messages import joined, message
 
 SHOWN = 50
 LONGEST_QUOTE = 80
@@ -84,11 +85,11 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     names = sorted(known)
     near = nearest(name, names)
     if near is not None:
-        return f"; did you mean '{cleaned(near)}'?"
+        return message("; did you mean '{name}'?", name=cleaned(near))
     if not names:
         return ""
-    more = ", ..." if len(names) > 12 else ""
-    return f"; known: {', '.join(cleaned(n) for n in names[:12])}{more}"
+    more = ["..."] if len(names) > 12 else []
+    return message("; known: {names}", names=joined([*(cleaned(n) for n in names[:12]), *more]))
 
 
 def shown(path: Path) -> str:

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from patchctl.errors import Where, WrongUse
+from patchctl.language.messages import joined, message
 from patchctl.manifest.default_roots import MARKER, chosen_root, own_root
 from patchctl.manifest.diagnostics import cleaned, did_you_mean, quoted, shown
 from patchctl.manifest.files import ManifestFiles, keep_validated, validated_before
@@ -43,19 +44,31 @@ def find_root(explicit: Path | None, start: Path) -> Path:
     if default is not None:
         return default
     bare = next((f for f in (here, *here.parents) if (f / "manifests").is_dir()), None)
-    note = f"; {shown(bare / 'manifests')} exists but has no upstreams.yaml" if bare else ""
+    note = message("; {folder} exists but has no upstreams.yaml", folder=shown(bare / "manifests")) if bare else ""
     raise WrongUse(
-        f"no distribution: found no {MARKER} in {shown(here)} or any folder above it{note}",
-        hint=f"run patchctl inside a distribution, or name one with --root DIR or {VARIABLE}=DIR; "
-        "`patchctl use URL` fetches one",
+        message(
+            "no distribution: found no {marker} in {folder} or any folder above it{note}",
+            marker=MARKER,
+            folder=shown(here),
+            note=note,
+        ),
+        hint=message(
+            "run patchctl inside a distribution, or name one with --root DIR or {variable}=DIR; `patchctl use URL` fetches one",
+            variable=VARIABLE,
+        ),
     )
 
 
 def _checked(folder: Path, origin: str) -> Path:
     if not (folder / MARKER).is_file():
         raise WrongUse(
-            f"{origin} names {cleaned(str(folder.absolute()))}, which has no {MARKER}",
-            hint="name the folder that contains manifests/, not manifests/ itself"
+            message(
+                "{origin} names {folder}, which has no {marker}",
+                origin=origin,
+                folder=cleaned(str(folder.absolute())),
+                marker=MARKER,
+            ),
+            hint=message("name the folder that contains manifests/, not manifests/ itself")
             if folder.name == "manifests"
             else None,
         )
@@ -110,24 +123,36 @@ class Distribution:
     def upstream(self, name: str) -> Upstream:
         """Return an upstream. Raises WrongUse with the nearest known name."""
         if name not in self.upstreams:
-            raise WrongUse(f"no upstream {quoted(name)}{did_you_mean(name, self.upstreams)}")
+            raise WrongUse(
+                message("no upstream {name}{near}", name=quoted(name), near=did_you_mean(name, self.upstreams))
+            )
         return self.upstreams[name]
 
     def profile(self, name: str) -> Profile:
         """Return a profile on the chosen release. Raises WrongUse with the nearest name or the profile's releases."""
         if name not in self.variants:
-            raise WrongUse(f"no profile {quoted(name)}{did_you_mean(name, self.variants)}")
+            raise WrongUse(
+                message("no profile {name}{near}", name=quoted(name), near=did_you_mean(name, self.variants))
+            )
         if name not in self.profiles:
-            releases = ", ".join(p.release for p in self.variants[name] if p.release)
-            stands = f"it supports {releases}" if releases else "it names its stacks itself: run without --release"
-            raise WrongUse(f"the profile {name} does not support this release", hint=stands)
+            releases = [p.release for p in self.variants[name] if p.release]
+            stands = message("it names its stacks itself: run without --release")
+            if releases:
+                stands = message("it supports {names}", names=joined(releases))
+            raise WrongUse(message("the profile {name} does not support this release", name=name), hint=stands)
         return self.profiles[name]
 
     def release(self, name: str) -> Release:
         """Return a release. Raises WrongUse with the nearest known name."""
         if name not in self.releases:
-            hint = f"known releases: {', '.join(self.releases)}" if self.releases else "this distribution has none"
-            raise WrongUse(f"no release {quoted(name)}{did_you_mean(name, self.releases)}", hint=hint)
+            hint = (
+                message("known releases: {names}", names=joined(self.releases))
+                if self.releases
+                else message("this distribution has none")
+            )
+            raise WrongUse(
+                message("no release {name}{near}", name=quoted(name), near=did_you_mean(name, self.releases)), hint=hint
+            )
         return self.releases[name]
 
     def lineage(self, name: str) -> Iterator[str]:
@@ -173,7 +198,14 @@ class Distribution:
         self.upstream(upstream)
         if (upstream, name) not in self.stacks:
             known = [s for u, s in self.stacks if u == upstream]
-            raise WrongUse(f"no stack {quoted(name)} of {upstream}{did_you_mean(name, known)}")
+            raise WrongUse(
+                message(
+                    "no stack {name} of {upstream}{near}",
+                    name=quoted(name),
+                    upstream=upstream,
+                    near=did_you_mean(name, known),
+                )
+            )
         return self.stacks[upstream, name]
 
     def stacks_of(self, profile: Profile) -> dict[str, Stack]:

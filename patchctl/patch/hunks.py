@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from patchctl.delta import Copy, apply_delta
 from patchctl.errors import DoesNotApply, Where
+from patchctl.language.messages import joined, message
 from patchctl.patch.binary import MAX_INFLATED
 from patchctl.patch.names import path_text
 from patchctl.patch.parse import FileChange, Hunk
 
-_WITH_CONTEXT = "make the patch with three lines of context, as `patchctl export` does"
+_WITH_CONTEXT = message("make the patch with three lines of context, as `patchctl export` does")
 
 
 def split_lines(data: bytes) -> list[bytes]:
@@ -40,7 +41,7 @@ def apply_and_tell(change: FileChange, before: bytes, name: str) -> tuple[bytes,
     if not change.hunks:
         if change.kind == "delete" and before:
             raise DoesNotApply(
-                f"the patch deletes {path_text(change.path)} as an empty file, but it is not empty",
+                message("the patch deletes {path} as an empty file, but it is not empty", path=path_text(change.path)),
                 where=Where(name, change.line),
             )
         return before, None
@@ -57,10 +58,17 @@ def apply_and_tell(change: FileChange, before: bytes, name: str) -> tuple[bytes,
         end = start + len(old)
         _check_ends(change, hunk, before, end, name)
         if hunk.old_start == 1 and not hunk.old:
-            what = f"a hunk without context inserts after line 1 of {path_text(change.path)}, which git reads as the start of the file"
+            what = message(
+                "a hunk without context inserts after line 1 of {path}, which git reads as the start of the file",
+                path=path_text(change.path),
+            )
             raise DoesNotApply(what, where=Where(name, hunk.line), hint=_WITH_CONTEXT)
         if first + shift != _new_position(hunk):
-            what = f"the hunk's new side should begin at line {first + shift + 1} of {path_text(change.path)}"
+            what = message(
+                "the hunk's new side should begin at line {line} of {path}",
+                line=first + shift + 1,
+                path=path_text(change.path),
+            )
             raise DoesNotApply(what, where=Where(name, hunk.line))
         new = b"".join(hunk.new)
         kept.append(Copy(made, at, start - at))
@@ -71,7 +79,8 @@ def apply_and_tell(change: FileChange, before: bytes, name: str) -> tuple[bytes,
     after = b"".join([*out, before[at:]])
     if change.kind == "delete" and after:
         raise DoesNotApply(
-            f"{path_text(change.path)} still has lines after the patch deletes it", where=Where(name, change.line)
+            message("{path} still has lines after the patch deletes it", path=path_text(change.path)),
+            where=Where(name, change.line),
         )
     return after, kept
 
@@ -101,13 +110,16 @@ def _check_ends(change: FileChange, hunk: Hunk, before: bytes, end: int, name: s
     if end == len(before):
         return
     if hunk.old and not hunk.old[-1].endswith(b"\n"):
-        raise DoesNotApply(f"{path_text(change.path)} continues where the patch expects its end", where=where)
+        raise DoesNotApply(
+            message("{path} continues where the patch expects its end", path=path_text(change.path)), where=where
+        )
     if hunk.new and not hunk.new[-1].endswith(b"\n"):
         raise DoesNotApply(
-            f"a line without a newline would end up in the middle of {path_text(change.path)}", where=where
+            message("a line without a newline would end up in the middle of {path}", path=path_text(change.path)),
+            where=where,
         )
     if not hunk.marks.endswith(b" "):
-        what = f"the hunk has no trailing context, but {path_text(change.path)} continues there"
+        what = message("the hunk has no trailing context, but {path} continues there", path=path_text(change.path))
         raise DoesNotApply(what, where=where, hint=_WITH_CONTEXT)
 
 
@@ -128,7 +140,8 @@ def _apply_binary(change: FileChange, before: bytes, name: str) -> bytes:
         return apply_delta(before, change.binary.data, MAX_INFLATED)
     except (ValueError, IndexError) as error:
         raise DoesNotApply(
-            f"binary patch of {path_text(change.path)}: {error}", where=Where(name, change.binary.line)
+            message("binary patch of {path}: {error}", path=path_text(change.path), error=error),
+            where=Where(name, change.binary.line),
         ) from error
 
 
@@ -139,20 +152,35 @@ def _misfit(change: FileChange, hunk: Hunk, before: bytes, name: str) -> DoesNot
     places = _places(before, b"".join(hunk.old)) if hunk.old else []
     if places:
         return DoesNotApply(
-            f"the hunk is for line {hunk.old_start} of {path}, but its lines are at line {', '.join(map(str, places))}",
+            message(
+                "the hunk is for line {line} of {path}, but its lines are at line {names}",
+                line=hunk.old_start,
+                path=path,
+                names=joined(map(str, places)),
+            ),
             where=where,
-            hint="the patch was made for another version of this file; patchctl never shifts a hunk",
+            hint=message("the patch was made for another version of this file; patchctl never shifts a hunk"),
         )
     lines = split_lines(before)
     first = hunk_position(hunk)
     for offset, line in enumerate(hunk.old):
         have = lines[first + offset] if first + offset < len(lines) else None
         if have != line:
-            shown = "the end of the file" if have is None else _line(have)
+            shown = message("the end of the file") if have is None else _line(have)
             return DoesNotApply(
-                f"{path} line {first + offset + 1} is {shown}, the patch expects {_line(line)}", where=where
+                message(
+                    "{path} line {number} is {shown}, the patch expects {line}",
+                    path=path,
+                    number=first + offset + 1,
+                    shown=shown,
+                    line=_line(line),
+                ),
+                where=where,
             )
-    return DoesNotApply(f"{path} has only {len(lines)} lines, or the hunks are out of order", where=where)
+    return DoesNotApply(
+        message("{path} has only {count} lines, or the hunks are out of order", path=path, count=len(lines)),
+        where=where,
+    )
 
 
 def _places(before: bytes, old: bytes) -> list[int]:

@@ -16,7 +16,7 @@ from patchctl.workspace.state import SkippedUpstream, TreeState
 
 if TYPE_CHECKING:
     from patchctl.identify.match import Identification, Identified
-    from patchctl.stack.plan import Plan
+    from patchctl.stack.plan import Plan, PlannedStack
     from patchctl.terminal.style import Style
     from patchctl.workspace.apply import ApplyOutcome
     from patchctl.workspace.status import Status, TreeStatus
@@ -48,6 +48,12 @@ _REASONS = (
     message("the pin is a source distribution only and names no commit"),
     message("no remote in the manifest and no mirror given"),
     message("no commit {commit}", commit=""),
+    message("bundle {path}", path=""),
+    message("not included in form {form}", form=""),
+    message("it has commit {commit}", commit=""),
+    message("its sha256 is {digest}", digest=""),
+    message("the index states sha256 {digest}", digest=""),
+    message("no archive of {name} {version} among its {count} files", name="", version="", count=""),
     message("left out with --without"),
     message("the profile {profile} leaves it out", profile=""),
     message("requires {feature}, which is left out", feature=""),
@@ -114,37 +120,76 @@ def revert_output(outcome: ApplyOutcome, workspace: Path) -> RevertOutput:
 def plan_text(plan: Plan, outcome: ApplyOutcome, workspace: Path, style: Style, *, dry_run: bool) -> Iterator[str]:
     """Yield one line per upstream, then its patches; then what was left out or skipped, and where."""
     if outcome.finished:
-        yield style.note(f"finished an interrupted {outcome.finished} first")
+        finished = message("finished an interrupted {verb} first", verb=outcome.finished)
+        yield style.note(translated(finished))
     if outcome.undone:
-        yield style.note(f"took an interrupted {outcome.undone} back first: its objects were damaged")
+        undone = message("took an interrupted {verb} back first: its objects were damaged", verb=outcome.undone)
+        yield style.note(translated(undone))
     for planned in plan.stacks:
-        changed = planned.upstream in outcome.changed
-        word = ("would change" if dry_run else "applied") if changed else "unchanged"
-        differing = len(planned.own_base.differing) if planned.own_base else 0
-        lock = style.good("as locked") if planned.locked else style.note(_unlocked(differing))
-        head = f"{planned.upstream:<12} {planned.stack.name}  {planned.base.form:<5}"
-        tree = outcome.state.trees.get(planned.upstream)
-        where = f"  in {visible_line(tree.folder)}" if tree is not None and tree.kind == "into" else ""
-        yield f"{head}  {word}  {patch_count(len(planned.result.steps))}  tip {planned.result.tip_commit[:12]}  {lock}{where}"
-        for step in planned.result.steps:
-            yield f"    {step.commit[:12]}  {visible_line(step.patch.feature):<28} {visible_line(step.patch.header.subject)}"
-        yield from (
-            f"    {style.note('left out')} {visible_line(o.patch.feature)}: {visible_line(o.reason)}"
-            for o in planned.omitted
-        )
+        yield from _planned_text(planned, outcome, style, dry_run=dry_run)
     yield from _skipped([(s.upstream, [(t.place, t.reason) for t in s.tried]) for s in plan.skipped], style)
     for kept in plan.kept:
         tree = outcome.state.trees[kept.upstream]
-        yield f"{kept.upstream:<12} {tree.stack}  {tree.form:<5}  {style.note('kept as it was applied')}: its source cannot be had now"
-        yield from (f"    tried {visible_line(t.place)}: {visible_line(t.reason)}" for t in kept.tried)
-    yield from (f"{n:<12} edits kept on branch {branch}" for n, branch in outcome.stashed.items())
-    on = f" on release {plan.profile.release}" if plan.profile.release else ""
-    moved = (
-        f" (it was on {outcome.moved_from}: --release {outcome.moved_from} takes it there)"
-        if outcome.moved_from
-        else ""
+        word = style.note(translated(message("kept as it was applied")))
+        stays = message("{what}: its source cannot be had now", what=word)
+        yield f"{kept.upstream:<12} {tree.stack}  {tree.form:<5}  {translated(stays)}"
+        yield from (_tried(t.place, t.reason) for t in kept.tried)
+    yield from (f"{n:<12} {translated(_stashed(branch))}" for n, branch in outcome.stashed.items())
+    yield translated(_outcome(plan, outcome, workspace, dry_run=dry_run))
+
+
+def _planned_text(planned: PlannedStack, outcome: ApplyOutcome, style: Style, *, dry_run: bool) -> Iterator[str]:
+    word = message("unchanged")
+    if planned.upstream in outcome.changed:
+        word = message("would change") if dry_run else message("applied")
+    differing = len(planned.own_base.differing) if planned.own_base else 0
+    lock = style.note(translated(_unlocked(differing)))
+    if planned.locked:
+        lock = style.good(translated(message("as locked")))
+    head = f"{planned.upstream:<12} {planned.stack.name}  {planned.base.form:<5}"
+    count = translated(patch_count(len(planned.result.steps)))
+    tip = translated(message("tip {commit}", commit=planned.result.tip_commit[:12]))
+    tree = outcome.state.trees.get(planned.upstream)
+    is_elsewhere = tree is not None and tree.kind == "into"
+    where = f"  {translated(message('in {folder}', folder=visible_line(tree.folder)))}" if tree and is_elsewhere else ""
+    yield f"{head}  {translated(word)}  {count}  {tip}  {lock}{where}"
+    for step in planned.result.steps:
+        yield f"    {step.commit[:12]}  {visible_line(step.patch.feature):<28} {visible_line(step.patch.header.subject)}"
+    for omitted in planned.omitted:
+        yield _left_out(visible_line(omitted.patch.feature), visible_line(omitted.reason), style)
+
+
+def _left_out(feature: str, reason: str, style: Style) -> str:
+    why = message("{what}: {more}", what=feature, more=reason)
+    return f"    {style.note(translated(message('left out')))} {translated(why)}"
+
+
+def _tried(place: str, reason: str) -> str:
+    return (
+        f"    {translated(message('tried {place}: {reason}', place=visible_line(place), reason=visible_line(reason)))}"
     )
-    yield f"profile {plan.profile.name}{on} {'would be' if dry_run else 'is'} in {workspace}{moved}"
+
+
+def _stashed(branch: str) -> str:
+    """`branch` may be `BRANCH of PATH`."""
+    name, _, path = branch.partition(" of ")
+    if path:
+        return message("edits kept on branch {branch} of {path}", branch=name, path=path)
+    return message("edits kept on branch {branch}", branch=branch)
+
+
+def _outcome(plan: Plan, outcome: ApplyOutcome, workspace: Path, *, dry_run: bool) -> str:
+    profile = plan.profile.name
+    if plan.profile.release:
+        profile = message("{profile} on release {release}", profile=profile, release=plan.profile.release)
+    said = message("profile {profile} is in {workspace}", profile=profile, workspace=workspace)
+    if dry_run:
+        said = message("profile {profile} would be in {workspace}", profile=profile, workspace=workspace)
+    if not outcome.moved_from:
+        return said
+    return message(
+        "{what} (it was on {release}: --release {release} takes it there)", what=said, release=outcome.moved_from
+    )
 
 
 def _unlocked(differing: int) -> str:
@@ -175,7 +220,10 @@ def status_text(status: Status, style: Style) -> Iterator[str]:
     for tree in status.trees:
         yield from _status_of_tree(tree, style)
     yield from (f"{name:<12} {style.bad(visible_line(translated(what)))}" for name, what in status.lacking.items())
-    yield from _skipped([(s.upstream, list(s.tried)) for s in status.skipped], style)
+    skipped = [
+        (s.upstream, [(_recalled(place), _recalled(reason)) for place, reason in s.tried]) for s in status.skipped
+    ]
+    yield from _skipped(skipped, style)
 
 
 def _recalled(text: str) -> str:
@@ -198,8 +246,7 @@ def _status_of_tree(tree: TreeStatus, style: Style) -> Iterator[str]:
     yield f"{tree.upstream:<12} {tree.stack}  {tree.form:<5}  {count}  {tree.tip_commit[:12]}  {lock}{where}"
     yield from (f"    {p.commit[:12]}  {p.feature}" for p in tree.patches)
     for one in tree.left_out:
-        why = message("{what}: {more}", what=one.feature, more=_recalled(one.reason))
-        yield f"    {style.note(translated(message('left out')))} {translated(why)}"
+        yield _left_out(one.feature, _recalled(one.reason), style)
     yield from (f"    {style.bad(translated(message('edited')))} {visible_line(path)}" for path in tree.edits)
     for what in filter(None, (tree.problem, tree.unlike_profile)):
         yield f"    {style.bad(visible_line(translated(what)))}"
@@ -217,9 +264,7 @@ def _skipped(skipped: list[tuple[str, list[tuple[str, str]]]], style: Style) -> 
     for upstream, tried in skipped:
         skips = message("{what}: its source could not be had", what=style.note(translated(message("skipped"))))
         yield f"{upstream:<12} {translated(skips)}"
-        for place, reason in tried:
-            at = message("tried {place}: {reason}", place=_recalled(place), reason=_recalled(reason))
-            yield f"    {translated(at)}"
+        yield from (_tried(place, reason) for place, reason in tried)
 
 
 def identify_text(found: Identification, style: Style) -> Iterator[str]:

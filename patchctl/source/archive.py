@@ -13,6 +13,7 @@ from pathlib import Path
 
 from patchctl.errors import SourceMismatch
 from patchctl.git.objects import EXECUTABLE, REGULAR, TreeBuilder, TreeEntry, object_id
+from patchctl.language.messages import message
 from patchctl.patch.names import collision_key, why_refused
 from patchctl.source.cache import REFRESH
 from patchctl.source.tarball import BadArchive, TarMember, members
@@ -58,12 +59,16 @@ def read_archive(archive: Path, sha256: str, limits: ArchiveLimits | None = None
         content = b"" if size > largest else file.read(size)
     if size > largest:
         raise SourceMismatch(
-            f"the archive is larger than {largest} bytes", where=str(archive), hint=_raised("packed_mib")
+            message("the archive is larger than {largest} bytes", largest=largest),
+            where=str(archive),
+            hint=_raised("packed_mib"),
         )
     found = hashlib.sha256(content).hexdigest()
     if found != sha256:
         raise SourceMismatch(
-            f"the archive's sha256 is {found}, but {sha256} is pinned", where=str(archive), hint=REFRESH
+            message("the archive's sha256 is {digest}, but {pinned} is pinned", digest=found, pinned=sha256),
+            where=str(archive),
+            hint=REFRESH,
         )
     return _files(archive, content, limits)
 
@@ -79,7 +84,10 @@ def _files(archive: Path, content: bytes, limits: ArchiveLimits) -> Iterator[Arc
 
 
 def _raised(limit: str) -> str:
-    return f"if the archive is fine, raise the limit: `archives: {{{limit}: N}}` in the user configuration (docs/hostile-input.md)"
+    return message(
+        "if the archive is fine, raise the limit: `archives: {{{limit}: N}}` in the user configuration (docs/hostile-input.md)",
+        limit=limit,
+    )
 
 
 def _members(content: bytes, limits: ArchiveLimits) -> Iterator[TarMember]:

@@ -26,9 +26,10 @@ from pathlib import Path
 
 from patchctl.atomic import make_folder, new_folder, sweep
 from patchctl.errors import BadManifest, MachineFailed, PatchctlError, SourceMismatch, WrongUse
+from patchctl.language.messages import message
 from patchctl.manifest.typeinfo import BadRecord, parse
 from patchctl.manifest.types import ObjectId, Pin, Sdist, Stack, Upstream
-from patchctl.os_errors import as_user_error
+from patchctl.os_errors import as_user_error, os_reason
 from patchctl.source.types import FORMS, Base, Form
 
 
@@ -41,7 +42,9 @@ def cached_git(name: str, pin: Pin, root: Path) -> Base | None:
     if record is None:
         return None
     if record.commit != pin.commit:
-        raise SourceMismatch(f"the record names commit {record.commit}", where=str(repo), hint=REFRESH)
+        raise SourceMismatch(
+            message("the record names commit {commit}", commit=record.commit), where=str(repo), hint=REFRESH
+        )
     check_tree(record.tree, pin, str(repo))
     return Base(name, "git", repo, record.commit, record.tree, record.origin, 0)
 
@@ -57,7 +60,11 @@ def cached_sdist(name: str, upstream: Upstream, stack: Stack, root: Path) -> Bas
         return None
     if record.sha256 != sdist.sha256:
         raise SourceMismatch(
-            f"the record names sha256 {record.sha256}, but {sdist.sha256} is pinned", where=str(repo), hint=REFRESH
+            message(
+                "the record names sha256 {digest}, but {pinned} is pinned", digest=record.sha256, pinned=sdist.sha256
+            ),
+            where=str(repo),
+            hint=REFRESH,
         )
     if {g.path for g in stack.generated} != set(record.declared):
         return None
@@ -68,9 +75,11 @@ def check_tree(tree: str, pin: Pin, where: str) -> None:
     """Raise SourceMismatch if another tree is pinned."""
     if pin.tree is not None and tree != pin.tree:
         raise SourceMismatch(
-            f"commit {pin.commit} has tree {tree}, but {pin.tree} is pinned",
+            message(
+                "commit {commit} has tree {tree}, but {pinned} is pinned", commit=pin.commit, tree=tree, pinned=pin.tree
+            ),
             where=where,
-            hint="the manifest's commit and tree do not belong together: correct the pin",
+            hint=message("the manifest's commit and tree do not belong together: correct the pin"),
         )
 
 
@@ -80,8 +89,8 @@ SCHEMA = 1
 _VERSION = re.compile(r"[0-9A-Za-z][0-9A-Za-z.!+_-]*")
 _REF = "refs/heads/base"
 _ABANDONED_SECONDS = 24 * 3600.0
-_OTHER_FOLDER = "set PATCHCTL_CACHE to a folder of your own"
-REFRESH = "`patchctl fetch --refresh` fetches it again"
+_OTHER_FOLDER = message("set PATCHCTL_CACHE to a folder of your own")
+REFRESH = message("`patchctl fetch --refresh` fetches it again")
 
 
 @dataclass(frozen=True)
@@ -110,7 +119,7 @@ def cache_root(environment: Mapping[str, str] = os.environ, configured: str | No
     own = environment.get("PATCHCTL_CACHE")
     if own:
         if not os.path.isabs(own):
-            raise WrongUse(f"PATCHCTL_CACHE is not an absolute path: {own!r}")
+            raise WrongUse(message("PATCHCTL_CACHE is not an absolute path: {path}", path=repr(own)))
         return Path(own)
     if configured:
         return Path(configured)
@@ -162,7 +171,9 @@ def staging_in(root: Path, top: Path, prefix: str) -> Iterator[Path]:
         yield folder
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise MachineFailed(f"the cache is full: {error.strerror}", where=str(root), hint=_OTHER_FOLDER) from error
+            raise MachineFailed(
+                message("the cache is full: {error}", error=os_reason(error)), where=str(root), hint=_OTHER_FOLDER
+            ) from error
         if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
             raise _unwritable(root, error) from error
         raise
@@ -171,7 +182,7 @@ def staging_in(root: Path, top: Path, prefix: str) -> Iterator[Path]:
 
 
 def _unwritable(root: Path, error: OSError) -> PatchctlError:
-    return as_user_error(error, "the cache cannot be written", _OTHER_FOLDER, root)
+    return as_user_error(error, message("the cache cannot be written"), _OTHER_FOLDER, root)
 
 
 def new_repository(folder: Path) -> Path:
@@ -218,17 +229,21 @@ def read_record(repo: Path) -> BaseRecord | None:
     try:
         text = _record_text(path)
     except FileNotFoundError:
-        raise SourceMismatch("the base has no record", where=str(path), hint=REFRESH) from None
+        raise SourceMismatch(message("the base has no record"), where=str(path), hint=REFRESH) from None
     except PermissionError as error:
-        raise as_user_error(error, "the cache cannot be read", _OTHER_FOLDER, path) from error
+        raise as_user_error(error, message("the cache cannot be read"), _OTHER_FOLDER, path) from error
     except (OSError, UnicodeDecodeError) as error:
-        raise SourceMismatch(f"cannot read the record: {error}", where=str(path), hint=REFRESH) from error
+        raise SourceMismatch(
+            message("cannot read the record: {error}", error=error), where=str(path), hint=REFRESH
+        ) from error
     if text is None:
         return None
     try:
         return parse(BaseRecord, text, ("schema", SCHEMA))
     except BadRecord as error:
-        raise SourceMismatch(f"the record is damaged: {error}", where=str(path), hint=REFRESH) from error
+        raise SourceMismatch(
+            message("the record is damaged: {error}", error=error), where=str(path), hint=REFRESH
+        ) from error
 
 
 def _record_text(path: Path) -> str | None:

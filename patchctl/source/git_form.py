@@ -48,14 +48,14 @@ def fetch(
 ) -> Base | None:
     """Fetch from the first place that has the commit, a bundle first. If none has, add to `tried` and return None."""
     if pin.commit is None:
-        tried.append(Tried("git", "the pin is a source distribution only and names no commit"))
+        tried.append(Tried("git", message("the pin is a source distribution only and names no commit")))
         return None
     if options.bundle is not None:
         base = _from_bundle(options.bundle, name, pin, options, progress, tried)
         if base is not None:
             return base
     if not (options.mirrors.get(name) or upstream.git):
-        tried.append(Tried("git", "no remote in the manifest and no mirror given"))
+        tried.append(Tried("git", message("no remote in the manifest and no mirror given")))
     for place, reason in places_of(name, upstream, options):
         if reason:
             tried.append(Tried(place.shown, reason))
@@ -76,20 +76,28 @@ def _from_bundle(
 ) -> Base | None:
     """Return the base from the bundle's pack, verified like a fetched one; None, with a reason, for another commit."""
     source = bundle.source(name, "git")
-    shown = visible_line(f"bundle {bundle.path}")
+    shown = visible_line(message("bundle {path}", path=bundle.path))
     if source is None or source.commit != pin.commit:
-        tried.append(Tried(shown, f"it has commit {source.commit}" if source else "not included in form git"))
+        reason = message("not included in form {form}", form="git")
+        if source is not None:
+            reason = message("it has commit {commit}", commit=source.commit)
+        tried.append(Tried(shown, reason))
         return None
     assert pin.commit is not None
     data = bundle.read(source.member)
     with cache.staging(options.cache) as folder:
         repo = cache.new_repository(folder / "base.git")
-        progress.note(f"unpacking {name}")
+        progress.note(message("unpacking {name}", name=name))
         try:
             take_pack(repo, data, pin.commit)
             return _proven(repo, name, pin, options, shown, len(data))
         except GitFailed as failure:
-            what = f"{source.member} does not contain commit {pin.commit}: {one_line(said_by_git(failure))}"
+            what = message(
+                "{member} does not contain commit {commit}: {error}",
+                member=source.member,
+                commit=pin.commit,
+                error=one_line(said_by_git(failure)),
+            )
             raise SourceMismatch(what, where=str(bundle.path)) from failure
 
 

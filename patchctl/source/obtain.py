@@ -5,12 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 
 from patchctl.errors import SourceUnavailable, Tried
+from patchctl.language.messages import joined, message
 from patchctl.manifest.types import Stack, Upstream
 from patchctl.source.cache import cached_git, cached_sdist
 from patchctl.source.types import FORMS, Base, Form, SourceOptions
 from patchctl.terminal.progress import Progress
 
-BUNDLE_HINT = "--bundle allows no other source but local mirrors: create a bundle of this profile at these pins"
+BUNDLE_HINT = message(
+    "--bundle allows no other source but local mirrors: create a bundle of this profile at these pins"
+)
 
 
 def obtain(upstream: Upstream, stack: Stack, options: SourceOptions, progress: Progress) -> Base:
@@ -45,8 +48,12 @@ def _obtain(
         if base is not None:
             return base
     if not options.refresh:
-        tried.insert(0, Tried(f"{CACHE}{options.cache}", "not there"))
-    raise SourceUnavailable(f"{name}: no place has {_pin_text(stack, forms)}", tried, hint=_hint(stack, forms, options))
+        tried.insert(0, Tried(message("cache {folder}", folder=options.cache), message("not there")))
+    raise SourceUnavailable(
+        message("{name}: no place has {pin}", name=name, pin=_pin_text(stack, forms)),
+        tried,
+        hint=_hint(stack, forms, options),
+    )
 
 
 def _order(forms: tuple[Form, ...], mirrored: bool) -> list[tuple[str, Form]]:
@@ -82,17 +89,17 @@ def _fetch(
 def _pin_text(stack: Stack, forms: tuple[Form, ...]) -> str:
     wanted = []
     if "git" in forms and stack.pin.commit is not None:
-        wanted.append(f"commit {stack.pin.commit}")
+        wanted.append(message("commit {commit}", commit=stack.pin.commit))
     if "sdist" in forms and stack.pin.sdist is not None:
-        wanted.append(f"source distribution {stack.pin.sdist.version}")
-    return " or ".join(wanted) or "its source distribution"
+        wanted.append(message("source distribution {version}", version=stack.pin.sdist.version))
+    return joined(wanted, " or ") if wanted else message("its source distribution")
 
 
 def _hint(stack: Stack, forms: tuple[Form, ...], options: SourceOptions) -> str:
     if options.bundle is not None:
         return BUNDLE_HINT
     if options.offline:
-        return "the run is offline: run `patchctl fetch` first, with a network"
+        return message("the run is offline: run `patchctl fetch` first, with a network")
     if "git" in forms and stack.pin.commit is not None:
-        return f"`--mirror {stack.upstream}=URL` names another source, such as a local clone"
-    return "set another package index with PIP_INDEX_URL, PIP_FIND_LINKS or pip's configuration"
+        return message("`--mirror {upstream}=URL` names another source, such as a local clone", upstream=stack.upstream)
+    return message("set another package index with PIP_INDEX_URL, PIP_FIND_LINKS or pip's configuration")

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urlsplit
 
 from patchctl.errors import SourceMismatch, Tried, WrongUse
-from patchctl.language.messages import message
+from patchctl.language.messages import joined, message
 from patchctl.manifest.types import Sdist
 from patchctl.os_errors import as_user_error, is_resource_error
 from patchctl.source.config import archive_limits
@@ -89,10 +89,18 @@ def download(
     if not config.index_urls and not config.find_links:
         tried.append(Tried(message("package index"), message("pip's configuration has none (no-index)")))
     if mismatches:
-        places = "".join(f"\n  {m.place}: {m.reason}" for m in mismatches)
+        what = message(
+            "no place has {name} {version} with the pinned sha256 {digest}",
+            name=distribution,
+            version=sdist.version,
+            digest=sdist.sha256,
+        )
+        places = (message("{what}: {more}", what=m.place, more=m.reason) for m in mismatches)
         raise SourceMismatch(
-            f"no place has {distribution} {sdist.version} with the pinned sha256 {sdist.sha256}{places}",
-            hint="do not use these files: ask the index's maintainers, or use another index with PIP_INDEX_URL",
+            joined([what, *places], "\n  "),
+            hint=message(
+                "do not use these files: ask the index's maintainers, or use another index with PIP_INDEX_URL"
+            ),
         )
     return None
 
@@ -149,7 +157,9 @@ def _new_digest(client: Any, candidate: _Candidate, folder: Path, label: str, pr
         return _stream(client, candidate.url, folder / "archive", label, progress)[0]
     except OSError as error:
         if is_resource_error(error):
-            raise as_user_error(error, f"cannot download {candidate.shown}", "run the same command again") from error
+            raise as_user_error(
+                error, message("cannot download {place}", place=candidate.shown), message("run the same command again")
+            ) from error
         raise
 
 
@@ -208,9 +218,9 @@ def _tls(config: IndexConfig) -> ssl.SSLContext | bool:
             context.load_cert_chain(config.client_cert)
     except (OSError, ssl.SSLError) as error:
         raise WrongUse(
-            f"cannot read the certificates of pip's configuration: {error}",
+            message("cannot read the certificates of pip's configuration: {error}", error=error),
             where=config.cert or config.client_cert,
-            hint="`pip config list` shows `cert` and `client-cert`",
+            hint=message("`pip config list` shows `cert` and `client-cert`"),
         ) from error
     return context
 
@@ -378,7 +388,8 @@ def _take(
 ) -> Download | None:
     """Download one candidate. Returns None and adds to `mismatches` if its digest is wrong."""
     if candidate.sha256 is not None and candidate.sha256 != sdist.sha256:
-        mismatches.append(Tried(candidate.shown, f"the index states sha256 {candidate.sha256}"))
+        states = message("the index states sha256 {digest}", digest=candidate.sha256)
+        mismatches.append(Tried(candidate.shown, states))
         return None
     target = folder / ("download.zip" if candidate.url.partition("#")[0].endswith(".zip") else "download.tar.gz")
     label = f"{distribution} {sdist.version}: {candidate.page}"
@@ -389,7 +400,7 @@ def _take(
         progress.finish()
     if found != sdist.sha256:
         target.unlink()
-        mismatches.append(Tried(candidate.shown, f"its sha256 is {found}"))
+        mismatches.append(Tried(candidate.shown, message("its sha256 is {digest}", digest=found)))
         return None
     return Download(target, candidate.shown, size)
 
@@ -404,7 +415,7 @@ def _stream(client: Any, url: str, target: Path, label: str, progress: Progress)
         except (httpx2.ReadError, httpx2.ReadTimeout, httpx2.RemoteProtocolError):
             if attempt == _TRIES:
                 raise
-            progress.note("the transfer broke; retrying")
+            progress.note(message("the transfer broke; retrying"))
     raise AssertionError("unreachable")
 
 

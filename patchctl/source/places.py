@@ -21,7 +21,7 @@ PORTS = {"http": 80, "https": 443, "git": 9418, "ssh": 22}
 CONNECT_SECONDS = 10.0
 # scp-like [user@]host:path. The first character rules out options, "::" remote helpers.
 _SCP_LIKE = re.compile(r"(?:[A-Za-z0-9._][A-Za-z0-9._-]*@)?[A-Za-z0-9][A-Za-z0-9._-]*:(?![:/]{2})[^\s:].*")
-_ACCEPTED = "an https://, ssh://, git:// or file:// address, host:path, or the path of a local repository"
+_ACCEPTED = message("an https://, ssh://, git:// or file:// address, host:path, or the path of a local repository")
 
 
 @dataclass(frozen=True)
@@ -37,18 +37,18 @@ class SourcePlace:
 def parse_place(text: str) -> SourcePlace:
     """Parse an address from a manifest, configuration or `--mirror`. Raises WrongUse for disallowed protocols."""
     if text.startswith("-"):
-        raise _refused(text, "it begins with '-' and would be read as an option")
+        raise _refused(text, message("it begins with '-' and would be read as an option"))
     if not text or any(ord(c) < 0x20 or ord(c) == 0x7F for c in text):
-        raise _refused(text, "it is empty or contains a control character")
+        raise _refused(text, message("it is empty or contains a control character"))
     if "::" in text.split("/", 1)[0]:
-        raise _refused(text, "remote helpers such as ext:: run commands")
+        raise _refused(text, message("remote helpers such as ext:: run commands"))
     if "://" in text:
         return _parse_url(text)
     if text.startswith(("/", "./", "../", "~")) or text in (".", "..") or os.path.isdir(text):
         return _local(Path(text).expanduser())
     if _SCP_LIKE.fullmatch(text):
         return SourcePlace(text, redact(text))
-    raise _refused(text, "it is neither an address nor a folder")
+    raise _refused(text, message("it is neither an address nor a folder"))
 
 
 def _parse_url(text: str) -> SourcePlace:
@@ -60,12 +60,12 @@ def _parse_url(text: str) -> SourcePlace:
     scheme = parts.scheme.lower()
     if scheme == "file":
         if parts.netloc not in ("", "localhost"):
-            raise _refused(text, "a file:// address cannot name a host")
+            raise _refused(text, message("a file:// address cannot name a host"))
         return _local(Path(unquote(parts.path)))
     if scheme not in PORTS:
-        raise _refused(text, f"the protocol {visible_line(scheme)} is not allowed")
+        raise _refused(text, message("the protocol {scheme} is not allowed", scheme=visible_line(scheme)))
     if not host or host.startswith("-") or any(c.isspace() for c in text):
-        raise _refused(text, "its host is missing or begins with '-', or it contains a blank")
+        raise _refused(text, message("its host is missing or begins with '-', or it contains a blank"))
     return SourcePlace(text, redact(text), host=(host, port or PORTS[scheme]))
 
 
@@ -75,7 +75,10 @@ def _local(path: Path) -> SourcePlace:
 
 
 def _refused(text: str, why: str) -> WrongUse:
-    return WrongUse(f"{redact(text)!r} is not a valid source: {why}", hint=f"use {_ACCEPTED}")
+    return WrongUse(
+        message("{address} is not a valid source: {why}", address=repr(redact(text)), why=why),
+        hint=message("use {accepted}", accepted=_ACCEPTED),
+    )
 
 
 def has_proxy(url: str) -> bool:

@@ -12,6 +12,7 @@ from pathlib import Path
 from patchctl.errors import Tried
 from patchctl.git.objects import Files, Person, TreeBuilder, TreeEntry, object_id, render_commit
 from patchctl.git.pack import PackWriter
+from patchctl.language.messages import message
 from patchctl.manifest.types import Sdist, Stack, Upstream
 from patchctl.source import cache
 from patchctl.source.archive import ArchivedFile, is_generated, read_archive
@@ -44,8 +45,8 @@ def write_commit(
     tree = TreeBuilder(listing).write(folders)
     for oid, data in folders.items():
         writer.add_known(oid, "tree", data)
-    message = f"{title}\n\nsha256: {sdist.sha256}\n"
-    commit = writer.add("commit", render_commit(tree, [], _AUTHOR, _AUTHOR, message))
+    text = f"{title}\n\nsha256: {sdist.sha256}\n"
+    commit = writer.add("commit", render_commit(tree, [], _AUTHOR, _AUTHOR, text))
     writer.write(repo / "objects" / "pack")
     return commit, tree
 
@@ -59,12 +60,12 @@ def fetch(
     """
     name, sdist = stack.upstream, stack.pin.sdist
     if sdist is None or upstream.sdist is None:
-        tried.append(Tried("package index", "no source distribution is pinned for it"))
+        tried.append(Tried(message("package index"), message("no source distribution is pinned for it")))
         return None
     with cache.staging(options.cache) as folder:
         found = _kept(name, sdist, options) or _bundled(name, sdist, options, folder, tried)
         if found is None and options.offline:
-            tried.append(Tried("package index", "the run is offline"))
+            tried.append(Tried(message("package index"), message("the run is offline")))
             return None
         if found is None:
             from patchctl.source.package_index import download
@@ -89,9 +90,11 @@ def _bundled(name: str, sdist: Sdist, options: SourceOptions, folder: Path, trie
     if bundle is None:
         return None
     source = bundle.source(name, "sdist")
-    shown = visible_line(f"bundle {bundle.path}")
+    shown = visible_line(message("bundle {path}", path=bundle.path))
     if source is None or bundle.sha256_of(source.member) != sdist.sha256:
-        reason = f"its sha256 is {bundle.sha256_of(source.member)}" if source else "not included in form sdist"
+        reason = message("not included in form {form}", form="sdist")
+        if source is not None:
+            reason = message("its sha256 is {digest}", digest=bundle.sha256_of(source.member))
         tried.append(Tried(shown, reason))
         return None
     data = bundle.read(source.member)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Literal, Protocol
 
 from patchctl.doc import Doc
 from patchctl.errors import SourceUnavailable
+from patchctl.language.messages import joined
 
 Form = Literal["git", "sdist"]
 FORMS: tuple[Form, ...] = ("git", "sdist")
@@ -76,12 +77,12 @@ class SeveralUnavailable(SourceUnavailable):
     """Several upstreams without a source, each with the places tried."""
 
     def __init__(self, failures: Mapping[str, SourceUnavailable], *, hint: str | None = None) -> None:
-        what = "\n".join(f.what for f in failures.values())
+        what = joined((f.what for f in failures.values()), "\n")
         super().__init__(what, [t for f in failures.values() for t in f.tried], hint=hint)
         self.failures = failures
 
-    def __str__(self) -> str:
-        return "\n".join(str(f) for f in self.failures.values())
+    def text(self, shown: Callable[[str], str] = str) -> str:
+        return "\n".join(f.text(shown) for f in self.failures.values())
 
     def as_json(self) -> dict[str, object]:
         tried = [

@@ -15,6 +15,7 @@ from patchctl.errors import DoesNotApply, Where
 from patchctl.git.catfile import ObjectReader
 from patchctl.git.objects import EXECUTABLE, GITLINK, REGULAR, Person, TreeBuilder, TreeEntry, object_id, render_commit
 from patchctl.git.pack import PackWriter
+from patchctl.language.messages import message
 from patchctl.patch.hunks import apply_and_tell, apply_change, hunk_position, split_lines
 from patchctl.patch.names import collision_key, path_text
 from patchctl.patch.parse import FileChange, Hunk
@@ -301,9 +302,11 @@ class StackBuilder:
     def _woven(self, number: int, patch: StackPatch, change: FileChange, weave: Weave, state: _State) -> _Result:
         where = Where(patch.shown, change.line)
         if change.kind != "modify" or change.binary is not None or not change.hunks:
-            hint = "leave out every feature that changes this file, or none"
+            hint = message("leave out every feature that changes this file, or none")
             raise DoesNotApply(
-                f"a feature left out changes {path_text(change.path)}, but not line by line", where=where, hint=hint
+                message("a feature left out changes {path}, but not line by line", path=path_text(change.path)),
+                where=where,
+                hint=hint,
             )
         full = weave.full()
         self._check_id(change, change.old_path, object_id("blob", full), where)
@@ -313,16 +316,27 @@ class StackBuilder:
             weave.apply(number, change.hunks)
         except Misfit as misfit:
             hunk = change.hunks[misfit.number]
-            what = f"{patch.feature} builds on lines of a feature that is left out, in {path_text(change.path)} line {hunk.old_start}"
-            hint = f"leave out {patch.feature} as well, or keep both"
+            what = message(
+                "{feature} builds on lines of a feature that is left out, in {path} line {line}",
+                feature=patch.feature,
+                path=path_text(change.path),
+                line=hunk.old_start,
+            )
+            hint = message("leave out {feature} as well, or keep both", feature=patch.feature)
             raise DoesNotApply(what, where=Where(patch.shown, hunk.line), hint=hint) from None
         data = weave.content()
         old = state.tree.get(change.path)
         assert old is not None  # a file with a weave exists
         sets_mode = change.new_mode is not None and change.new_mode != change.old_mode
         if sets_mode and change.old_mode != old.mode and weave.keeps(number):
-            what = f"the patch changes the mode of {path_text(change.path)}, which is {old.mode:06o} without the features left out"
-            raise DoesNotApply(what, where=where, hint=f"leave out {patch.feature} as well, or keep both")
+            what = message(
+                "the patch changes the mode of {path}, which is {mode} without the features left out",
+                path=path_text(change.path),
+                mode=f"{old.mode:06o}",
+            )
+            raise DoesNotApply(
+                what, where=where, hint=message("leave out {feature} as well, or keep both", feature=patch.feature)
+            )
         mode = change.new_mode if sets_mode and change.new_mode else old.mode
         entry = TreeEntry(mode, object_id("blob", data))
         return _Result(None, change.path, entry, data, False, change.line, old.id)
@@ -334,13 +348,22 @@ class StackBuilder:
         where = Where(patch.shown, change.line)
         old = state.tree.get(change.old_path)
         if old is None:
-            raise DoesNotApply(f"{path_text(change.old_path)} is not in the tree", where=where)
+            raise DoesNotApply(message("{path} is not in the tree", path=path_text(change.old_path)), where=where)
         if change.old_mode is None and old.mode not in (REGULAR, EXECUTABLE):
-            what = f"{path_text(change.old_path)} has mode {old.mode:06o}, which the patch does not state"
+            what = message(
+                "{path} has mode {mode}, which the patch does not state",
+                path=path_text(change.old_path),
+                mode=f"{old.mode:06o}",
+            )
             raise DoesNotApply(what, where=where)
         if change.old_mode is not None and change.old_mode != old.mode:
             raise DoesNotApply(
-                f"{path_text(change.old_path)} has mode {old.mode:06o}, the patch is for {change.old_mode:06o}",
+                message(
+                    "{path} has mode {mode}, the patch is for {wanted}",
+                    path=path_text(change.old_path),
+                    mode=f"{old.mode:06o}",
+                    wanted=f"{change.old_mode:06o}",
+                ),
                 where=where,
             )
         self._check_id(change, change.old_path, old.id, where)
@@ -348,8 +371,13 @@ class StackBuilder:
 
     def _check_id(self, change: FileChange, path: bytes | None, oid: str, where: Where) -> None:
         if change.old_id is not None and not oid.startswith(change.old_id):
-            what = f"{path_text(path or change.path)} is blob {oid[:12]}, the patch is for {change.old_id[:12]}"
-            hint = "the patch was made for another revision of this file, or its `index` line is wrong"
+            what = message(
+                "{path} is blob {blob}, the patch is for {wanted}",
+                path=path_text(path or change.path),
+                blob=oid[:12],
+                wanted=change.old_id[:12],
+            )
+            hint = message("the patch was made for another revision of this file, or its `index` line is wrong")
             raise DoesNotApply(what, where=where, hint=hint)
 
     def _content(self, path: bytes | None, entry: TreeEntry, state: _State) -> bytes:
@@ -362,9 +390,14 @@ class StackBuilder:
 
     def _check_postimage(self, change: FileChange, oid: str, where: Where) -> None:
         if change.new_id is not None and not oid.startswith(change.new_id):
-            what = f"{path_text(change.path)} becomes blob {oid[:12]}, the patch's `index` line promises {change.new_id[:12]}"
+            what = message(
+                "{path} becomes blob {blob}, the patch's `index` line promises {wanted}",
+                path=path_text(change.path),
+                blob=oid[:12],
+                wanted=change.new_id[:12],
+            )
             raise DoesNotApply(
-                what, where=where, hint="the patch was edited by hand: make it again with `patchctl export`"
+                what, where=where, hint=message("the patch was edited by hand: make it again with `patchctl export`")
             )
 
     def _write(self, patch: StackPatch, result: _Result, state: _State) -> None:
@@ -383,14 +416,19 @@ class StackBuilder:
     def _check_new(self, path: bytes, where: Where, state: _State) -> None:
         """Check that a new path does not exist, is not below a file, and does not collide where case is ignored."""
         if state.tree.get(path) is not None:
-            raise DoesNotApply(f"{path_text(path)} already exists", where=where)
+            raise DoesNotApply(message("{path} already exists", path=path_text(path)), where=where)
         above = _above(path)
         if state.tree.is_folder(path) or any(state.tree.get(f) is not None for f in above):
-            raise DoesNotApply(f"{path_text(path)} cannot be a file and a folder", where=where)
+            raise DoesNotApply(message("{path} cannot be a file and a folder", path=path_text(path)), where=where)
         for own in (path, *(f for f in above if not state.tree.is_folder(f))):
             twin = state.twin(own)
             if twin is not None:
-                raise DoesNotApply(f"{path_text(own)} and {path_text(twin)} collide where case is ignored", where=where)
+                raise DoesNotApply(
+                    message(
+                        "{path} and {other} collide where case is ignored", path=path_text(own), other=path_text(twin)
+                    ),
+                    where=where,
+                )
 
     def _commit_step(self, patch: StackPatch, touched: list[Touched], state: _State, parent: str) -> BuildStep:
         tree = state.tree.write_to(lambda oid, data, before: state.objects.add_known(oid, "tree", data, before))
@@ -415,5 +453,7 @@ def submodule_commit(data: bytes, change: FileChange, where: Where) -> str:
     """Return the commit in a submodule's one-line diff text: git diffs a submodule like a file of that line."""
     match = re.fullmatch(rb"Subproject commit ([0-9a-f]{40})\n", data)
     if match is None:
-        raise DoesNotApply(f"{path_text(change.path)} is a submodule, but the patch names no commit", where=where)
+        raise DoesNotApply(
+            message("{path} is a submodule, but the patch names no commit", path=path_text(change.path)), where=where
+        )
     return match[1].decode()

@@ -15,6 +15,7 @@ from itertools import accumulate
 from pathlib import Path
 
 from patchctl.errors import BadPatch, Where, WrongUse
+from patchctl.language.messages import joined, message
 from patchctl.manifest.series import CARRIED, shared_folder
 from patchctl.patch.header import Header
 from patchctl.patch.parse import MAX_PATCH, LatePatch, Patch
@@ -231,8 +232,10 @@ def named_patches(patches: Patches, feature: str) -> list[tuple[str, StackPatch]
 
         known = sorted({p.feature for series in patches.values() for p in series})
         near = difflib.get_close_matches(name, known, 1)
-        hint = f"did you mean {near[0]}?" if near else f"known features (see `patchctl list`): {', '.join(known)}"
-        raise WrongUse(f"this profile has no feature {feature!r}", hint=hint)
+        hint = message("known features (see `patchctl list`): {names}", names=joined(known))
+        if near:
+            hint = message("did you mean {name}?", name=near[0])
+        raise WrongUse(message("this profile has no feature {feature}", feature=repr(feature)), hint=hint)
     return found
 
 
@@ -253,7 +256,8 @@ def dependents(patches: Patches, omitted: Sequence[Omission]) -> list[Omission]:
         for upstream, patch in _kept(patches, out):
             missing = [r for r in _requirements(upstream, patch) if r in gone]
             if missing:
-                reason = f"requires {missing[0][1]}@{missing[0][0]}, which is left out"
+                needed = f"{missing[0][1]}@{missing[0][0]}"
+                reason = message("requires {feature}, which is left out", feature=needed)
                 found.append(Omission(upstream, patch, reason))
                 out.add(id(patch))
                 gone.add((upstream, patch.feature))
@@ -278,9 +282,10 @@ def check_requirements(patches: Patches, omitted: Sequence[Omission], stacks: Ma
                 raise BadPatch(what, where=Where(patch.shown, trailer.line))
     left = dependents(patches, omitted)
     if left:
-        what = "; ".join(f"{o.patch.feature}@{o.upstream} {o.reason}" for o in left)
+        needs = (message("{what} {more}", what=f"{o.patch.feature}@{o.upstream}", more=o.reason) for o in left)
+        what = joined(needs, "; ")
         options = " ".join(f"--without {o.patch.feature}@{o.upstream}" for o in left)
-        raise WrongUse(what, hint=f"leave out its dependents as well: {options}")
+        raise WrongUse(what, hint=message("leave out its dependents as well: {options}", options=options))
 
 
 def _kept(patches: Patches, out: set[int]) -> list[tuple[str, StackPatch]]:

@@ -15,6 +15,7 @@ from typing import Annotated
 from patchctl.doc import Doc
 from patchctl.errors import BadManifest, DoesNotApply, SourceUnavailable, Tried, Where
 from patchctl.git.catfile import ObjectReader
+from patchctl.language.messages import joined, message
 from patchctl.manifest.distribution import Distribution
 from patchctl.manifest.lock import LockedForm, StackLock, lock_file, pin_record, read_lock
 from patchctl.manifest.types import Profile, Stack
@@ -35,7 +36,7 @@ from patchctl.stack.patches import (
 from patchctl.stack.result_cache import StackResult, cache_key, note_parsed, parsed_before
 from patchctl.terminal.progress import Progress
 
-NO_PATCHES = "its upstream is skipped"
+NO_PATCHES = message("its upstream is skipped")
 
 
 @dataclass(frozen=True)
@@ -135,9 +136,9 @@ def select(dist: Distribution, profile: Profile, without: Iterable[str], cache: 
     patches = {u: load_patches(dist, s, cache) for u, s in stacks.items()}
     for patch in (p for series in patches.values() for p in series):
         check_name(patch)
-    omitted = leave_out(patches, profile.without, f"the profile {profile.name} leaves it out")
+    omitted = leave_out(patches, profile.without, message("the profile {profile} leaves it out", profile=profile.name))
     seen = {id(o.patch) for o in omitted}
-    omitted += [o for o in leave_out(patches, without, "left out with --without") if id(o.patch) not in seen]
+    omitted += [o for o in leave_out(patches, without, message("left out with --without")) if id(o.patch) not in seen]
     check_requirements(patches, omitted, profile.stacks)
     return Selection(profile, stacks, patches, omitted)
 
@@ -184,7 +185,7 @@ def make_plan(
     omitted += dependents(selection.patches, [*omitted, *gone])
     planned = []
     for upstream, base in bases.items():
-        progress.note(f"building {upstream}")
+        progress.note(message("building {name}", name=upstream))
         own = tuple(o for o in omitted if o.upstream == upstream)
         stack = selection.stacks[upstream]
         patches = selection.patches[upstream]
@@ -203,23 +204,29 @@ def make_plan(
 
 def _check_preimages(stack: Stack, own: OwnBase, patches: Sequence[StackPatch], out: Sequence[StackPatch]) -> None:
     """Raise DoesNotApply, with a verdict for each patch, if one changes a file that differs from the pin's."""
-    left, verdicts, differing = {id(p) for p in out}, [], frozenset(own.differing)
+    left, differing = {id(p) for p in out}, frozenset(own.differing)
+    verdicts: list[str] = []
     wrong = 0
     for patch in (p for p in patches if id(p) not in left):
         touched = sorted(differing & set(map(os.fsdecode, patch.paths)))
         wrong += bool(touched)
-        verdicts.append(f"{patch.feature}: {'differs in ' + ', '.join(touched) if touched else 'exact'}")
+        verdict = message("differs in {files}", files=joined(touched)) if touched else message("exact")
+        verdicts.append(message("{what}: {more}", what=patch.feature, more=verdict))
     if not wrong:
         return
-    what = (
-        f"{stack.upstream}: {wrong} of {len(verdicts)} patches change files that are not the pin's in the tree at hand"
+    what = message(
+        "{upstream}: {wrong} of {count} patches change files that are not the pin's in the tree at hand",
+        upstream=stack.upstream,
+        wrong=wrong,
+        count=len(verdicts),
     )
     name = f"{stack.upstream}/{stack.name}"
-    hint = (
-        f"`patchctl drift {name} --against REVISION` says what that revision asks of each, and `patchctl rebase {name} --to"
-        " REVISION` moves the stack; or leave these out with --without"
+    hint = message(
+        "`patchctl drift {name} --against REVISION` says what that revision asks of each, and `patchctl rebase {name} --to"
+        " REVISION` moves the stack; or leave these out with --without",
+        name=name,
     )
-    raise DoesNotApply("\n  ".join([what, *verdicts]), hint=hint)
+    raise DoesNotApply(joined([what, *verdicts], "\n  "), hint=hint)
 
 
 def build_stack(base: Base, patches: Sequence[StackPatch], left_out: Sequence[StackPatch], cache: Path) -> StackResult:
@@ -247,20 +254,30 @@ def check_against_lock(
     if lock is None:
         return False
     where = Where(str(lock_file(root, stack.upstream, stack.name)))
-    hint = "`patchctl lock --check` shows what changed; `patchctl lock` updates it"
+    hint = message("`patchctl lock --check` shows what changed; `patchctl lock` updates it")
     if lock.pin != pin_record(stack.pin):
-        raise BadManifest("the lock is for another pin", where=where, hint=hint)
+        raise BadManifest(message("the lock is for another pin"), where=where, hint=hint)
     digests = [(p.file, p.digest) for p in lock.patches]
     if digests != [(p.file.name, p.digest) for p in patches]:
-        changed = next((p.file.name for p in patches if (p.file.name, p.digest) not in digests), "the list of patches")
-        raise BadManifest(f"the lock is for other patches: {changed} differs", where=where, hint=hint)
+        changed = next(
+            (p.file.name for p in patches if (p.file.name, p.digest) not in digests), message("the list of patches")
+        )
+        raise BadManifest(
+            message("the lock is for other patches: {changed} differs", changed=changed), where=where, hint=hint
+        )
     expected = lock.expected(base.form, frozenset(o.patch.feature for o in omitted))
     if expected is None:
         return False
     have = LockedForm(result.base_commit, result.base_tree, result.tip_commit, result.tip_tree, expected.unavailable)
     if have != expected:
         raise BadManifest(
-            f"{stack.upstream} ({base.form}) gives tree {have.tip_tree}, but the lock has {expected.tip_tree}",
+            message(
+                "{upstream} ({form}) gives tree {tree}, but the lock has {locked}",
+                upstream=stack.upstream,
+                form=base.form,
+                tree=have.tip_tree,
+                locked=expected.tip_tree,
+            ),
             where=where,
             hint=hint,
         )
@@ -288,11 +305,11 @@ def _obtain_all(
         raise _together(failures, some=bool(bases))
     lost = {u: f for u, f in failures.items() if u in current.applied and u not in kept}
     if lost:
-        hint = (
+        hint = message(
             "provide the sources, or run `patchctl revert` first: apply keeps applied trees whose source is unavailable"
         )
-        what = f"{', '.join(lost)}: another tree is applied, and its source is unavailable\n"
-        raise SourceUnavailable(what + "\n".join(f.what for f in lost.values()), _tried(lost), hint=hint)
+        what = message("{names}: another tree is applied, and its source is unavailable", names=joined(lost))
+        raise SourceUnavailable(joined([what, *(f.what for f in lost.values())], "\n"), _tried(lost), hint=hint)
     rows = [Skipped(upstream, tuple(failure.tried)) for upstream, failure in failures.items()]
     return bases, [r for r in rows if r.upstream not in kept], [r for r in rows if r.upstream in kept]
 
@@ -333,14 +350,16 @@ def _together(failures: Mapping[str, SourceUnavailable], *, some: bool) -> Sourc
     if len(failures) == 1:
         (only,) = failures.values()
         hints = [only.hint] if only.hint else []
-        hints += ["--skip-unavailable continues without it and lists it"] if some else []
-        return SourceUnavailable(only.what, only.tried, hint="; ".join(hints) or None)
+        hints += [message("--skip-unavailable continues without it and lists it")] if some else []
+        return SourceUnavailable(only.what, only.tried, hint=joined(hints, "; ") or None)
     common = {failure.hint for failure in failures.values()}
     hint = (
-        common.pop() if len(common) == 1 else "--mirror NAME=URL adds places"
+        common.pop() if len(common) == 1 else message("--mirror NAME=URL adds places")
     )  # otherwise each names its own upstream
-    skipping = "continues without them and lists them" if some else "does not help: no source is available"
-    return SeveralUnavailable(failures, hint=f"{hint}; --skip-unavailable {skipping}")
+    skipping = message("--skip-unavailable continues without them and lists them")
+    if not some:
+        skipping = message("--skip-unavailable does not help: no source is available")
+    return SeveralUnavailable(failures, hint=joined([*([hint] if hint else []), skipping], "; "))
 
 
 def _unavailable(
@@ -380,9 +399,15 @@ def _unavailable(
             kept.append(Skipped(upstream, tuple(failure.tried)))
             del bases[upstream]
             continue
-        place = f"the package installed in {package.folder}" if package else f"the {base.form} of {upstream}"
-        found += [Omission(upstream, p, f"not in {place}: {', '.join(files)}") for p, files in missing]
+        found += [Omission(upstream, p, _not_there(upstream, base, package, files)) for p, files in missing]
     return found
+
+
+def _not_there(upstream: str, base: Base, package: InstalledPackage | None, files: Sequence[str]) -> str:
+    named = joined(files)
+    if package is not None:
+        return message("not in the package installed in {folder}: {files}", folder=package.folder, files=named)
+    return message("not in the {form} of {upstream}: {files}", form=base.form, upstream=upstream, files=named)
 
 
 def missing_files(
@@ -418,10 +443,22 @@ def _lacking(
     failure: SourceUnavailable | None,
     options: SourceOptions,
 ) -> SourceUnavailable:
-    lines = [f"{p.feature} ({p.shown}) needs {', '.join(files)}" for p, files in missing]
-    what = f"{upstream}: the {base.form} lacks files that these patches need, and git is unavailable\n  " + "\n  ".join(
-        lines
+    what = message(
+        "{upstream}: the {form} lacks files that these patches need, and git is unavailable",
+        upstream=upstream,
+        form=base.form,
     )
-    tried = list(failure.tried) if failure else [Tried(base.origin, f"form {base.form} has no such file")]
-    more = BUNDLE_HINT if options.bundle is not None else f"--mirror {upstream}=URL adds a git repository"
-    return SourceUnavailable(what, tried, hint=f"{more}; --skip-unavailable leaves these patches out")
+    needs = (
+        message("{feature} ({file}) needs {files}", feature=p.feature, file=p.shown, files=joined(files))
+        for p, files in missing
+    )
+    tried = (
+        list(failure.tried)
+        if failure
+        else [Tried(base.origin, message("form {form} has no such file", form=base.form))]
+    )
+    more = BUNDLE_HINT
+    if options.bundle is None:
+        more = message("--mirror {upstream}=URL adds a git repository", upstream=upstream)
+    skipping = message("--skip-unavailable leaves these patches out")
+    return SourceUnavailable(joined([what, *needs], "\n  "), tried, hint=joined([more, skipping], "; "))

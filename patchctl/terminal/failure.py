@@ -14,9 +14,7 @@ def render_error(error: PatchctlError, *, as_json: bool, program: str = "patchct
     """Print an error of `program`, patchctl or a script. Untrusted text is escaped."""
     if as_json:
         print(json.dumps({"schema": "patchctl.error/1", "error": error.as_json()}, indent=2, ensure_ascii=True))
-    # An error's text also has its place, or a list: only what happened may be a message.
-    said = str(error).replace(error.what, translated(error.what), 1)
-    print(f"{program}: {visible(said)}", file=sys.stderr)
+    print(f"{program}: {visible(error.text(translated))}", file=sys.stderr)
     if error.hint:
         hint = message("try: {todo}", todo=error.hint) if isinstance(error.hint, Translatable) else f"try: {error.hint}"
         print(f"  {visible(translated(hint))}", file=sys.stderr)

@@ -144,7 +144,7 @@ class _Shown:
         self._said = self._clock()
 
     def _line(self) -> str:
-        parts = [visible_line(self._label or self._whole)]
+        parts = [visible_line(translated(self._label or self._whole))]
         seconds = self._clock() - self._began
         if self._done:
             parts.append(size_text(self._done))

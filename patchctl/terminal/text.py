@@ -28,14 +28,16 @@ def visible(text: str) -> str:
     """Escape every character that a terminal acts on, except line ends and tabs."""
     if text.isascii() and text.isprintable():  # the usual case
         return text
-    return "".join(c if c in "\n\t" else _shown(c) for c in text)
+    shown = "".join(c if c in "\n\t" else _shown(c) for c in text)
+    return text if shown == text else shown  # a message stays one
 
 
 def visible_line(text: str) -> str:
     """Like `visible`, but escape line ends and tabs too."""
     if text.isascii() and text.isprintable():
         return text
-    return "".join(_shown(c) for c in text)
+    shown = "".join(_shown(c) for c in text)
+    return text if shown == text else shown  # a message stays one
 
 
 def _shown(character: str) -> str:

@@ -14,7 +14,8 @@ from pathlib import Path
 
 from patchctl.errors import BrokenRepository, LocalEdits, WrongUse
 from patchctl.git.run import GitFailed
-from patchctl.os_errors import as_user_error
+from patchctl.language.messages import message
+from patchctl.os_errors import as_user_error, os_reason
 from patchctl.source.obtain import CACHE
 from patchctl.stack.plan import Plan, PlannedStack
 from patchctl.workspace.checks import (
@@ -71,7 +72,9 @@ def preview(workspace: Path, plan: Plan, root: Path, into: Mapping[str, Path], *
 def revert(workspace: Path, *, stash: bool = False) -> ApplyOutcome:
     """Take every tree back to its base. Raises WrongUse when nothing was applied."""
     if not (workspace / FOLDER).is_dir():
-        raise WrongUse(f"{workspace} is no workspace", hint="name it with --workspace DIR")
+        raise WrongUse(
+            message("{workspace} is no workspace", workspace=workspace), hint=message("name it with --workspace DIR")
+        )
     with writing(workspace), workspace_lock(workspace):
         return _Run(workspace, stash).revert()
 
@@ -84,8 +87,8 @@ def writing(workspace: Path) -> Iterator[None]:
     except GitFailed as failure:
         raise git_error(failure) from failure
     except OSError as error:
-        ends = "the next apply or revert ends what was begun"
-        raise as_user_error(error, "it cannot be written or read", ends, workspace) from error
+        ends = message("the next apply or revert ends what was begun")
+        raise as_user_error(error, message("it cannot be written or read"), ends, workspace) from error
 
 
 class _Run:
@@ -101,12 +104,14 @@ class _Run:
         self._known_sides: dict[str, Sides] = {}
         self._stale: list[Tree] = []
         if repair_marker(workspace).exists():
-            what = f"a repair of {workspace} was interrupted"
-            raise LocalEdits(what, [str(repair_marker(workspace))], hint="`patchctl repair` ends it")
+            what = message("a repair of {workspace} was interrupted", workspace=workspace)
+            raise LocalEdits(what, [str(repair_marker(workspace))], hint=message("`patchctl repair` ends it"))
         journal = read_journal(workspace)
         if journal is not None and dry:
-            hint = "apply or revert without --dry-run finishes it"
-            raise WrongUse(f"{journal.verb} of {workspace} was interrupted", hint=hint)
+            hint = message("apply or revert without --dry-run finishes it")
+            raise WrongUse(
+                message("{verb} of {workspace} was interrupted", verb=journal.verb, workspace=workspace), hint=hint
+            )
         if journal is not None:
             self._recover(journal)
         self.state = load_state(workspace)
@@ -139,7 +144,10 @@ class _Run:
 
     def revert(self) -> ApplyOutcome:
         if self.state is None:
-            raise WrongUse(f"nothing was applied to {self.workspace}", hint="name the workspace with --workspace DIR")
+            raise WrongUse(
+                message("nothing was applied to {workspace}", workspace=self.workspace),
+                hint=message("name the workspace with --workspace DIR"),
+            )
         before = self.state.trees
         parts = [self._back(name, tree) for name, tree in before.items() if self._is_there(name, tree)]
         trees = {n: _at_base(t) for n, t in before.items() if t.kind == "managed"}
@@ -183,18 +191,24 @@ class _Run:
         after = planned_state(planned, old, into.get(name))
         tree = Tree(self.workspace, name, after.kind, after.folder, after.record)
         if old is not None and Tree.of(self.workspace, name, old).uninstalled:
-            what = f"{name} was patched where it was installed, and is no longer: {tree.folder / old.record} is gone"
-            raise WrongUse(what, hint="`patchctl revert` forgets it; then apply again")
+            what = message(
+                "{name} was patched where it was installed, and is no longer: {path} is gone",
+                name=name,
+                path=tree.folder / old.record,
+            )
+            raise WrongUse(what, hint=message("`patchctl revert` forgets it; then apply again"))
         known = dict(old.generated) if old else {}
         wanted = {g.path: g.content for g in planned.stack.generated}
         if after.kind == "into" and not tree.folder.is_dir():
-            raise WrongUse(f"--in-place {name}: there is no folder {tree.folder}")
+            raise WrongUse(message("--in-place {name}: there is no folder {folder}", name=name, folder=tree.folder))
         fresh = old is None or (after.kind == "managed" and not _holds_anything(tree.folder))
         if fresh and after.kind == "managed":
             known = {}
             if tree.folder.is_symlink() or _holds_anything(tree.folder):
-                hint = "name another workspace, or patch this folder where it is with --in-place"
-                raise LocalEdits(f"{name} would be written where something else is", [str(tree.folder)], hint=hint)
+                hint = message("name another workspace, or patch this folder where it is with --in-place")
+                raise LocalEdits(
+                    message("{name} would be written where something else is", name=name), [str(tree.folder)], hint=hint
+                )
         # A file that the owner of a tree already has there stays.
         wanted = {p: t for p, t in wanted.items() if p in known or not tree.holds(p.encode())}
         source = old.tip_commit if old is not None and not fresh else None
@@ -218,7 +232,7 @@ class _Run:
     def _back(self, name: str, old: TreeState) -> TreePart:
         tree = Tree.of(self.workspace, name, old)
         if not tree.git_dir.is_dir():
-            raise LocalEdits(f"the repository of {name} is gone", [str(tree.git_dir)], hint=REPAIR)
+            raise LocalEdits(message("the repository of {name} is gone", name=name), [str(tree.git_dir)], hint=REPAIR)
         known = dict(old.generated)
         edited = tree.edited_generated({}, known)
         # They stay in a managed tree at its base: the unpatched package needs them as well.
@@ -293,7 +307,9 @@ class _Run:
         if part.fresh and change.kind == "managed":
             return None
         if not tree.git_dir.is_dir() and not part.fresh:
-            raise LocalEdits(f"the repository of {tree.name} is gone", [str(tree.git_dir)], hint=REPAIR)
+            raise LocalEdits(
+                message("the repository of {name} is gone", name=tree.name), [str(tree.git_dir)], hint=REPAIR
+            )
         edits = edits_of(part, tree, self._sides(part, tree))
         head = tree.work.head() if change.kind == "managed" else change.source
         moved = head != change.source
@@ -306,10 +322,20 @@ class _Run:
             refuse_unkeepable(tree, edits)
             return edits
         if part.fresh:
-            raise LocalEdits(f"files in {tree.folder} are in the way", tree.shown(edits), hint="move them away")
+            raise LocalEdits(
+                message("files in {folder} are in the way", folder=tree.folder),
+                tree.shown(edits),
+                hint=message("move them away"),
+            )
         if edits:
-            raise LocalEdits(f"{tree.name} was edited since it was applied", tree.shown(edits), hint=STASH_HINT)
-        raise LocalEdits(f"HEAD of {tree.name} was moved to {head}", [str(tree.folder)], hint=STASH_HINT)
+            raise LocalEdits(
+                message("{name} was edited since it was applied", name=tree.name), tree.shown(edits), hint=STASH_HINT
+            )
+        raise LocalEdits(
+            message("HEAD of {name} was moved to {head}", name=tree.name, head=head),
+            [str(tree.folder)],
+            hint=STASH_HINT,
+        )
 
     def _sides(self, part: TreePart, tree: Tree) -> Sides:
         name = part.change.name
@@ -387,7 +413,9 @@ def _closed(part: TreePart, workspace: Path, error: PermissionError) -> LocalEdi
     if not place.is_relative_to(tree.folder) or place.is_relative_to(tree.git_dir):
         raise error
     return LocalEdits(
-        f"a file of {tree.name} cannot be read: {error.strerror}", [str(place)], hint=as_user_error(error, "", "").hint
+        message("a file of {name} cannot be read: {error}", name=tree.name, error=os_reason(error)),
+        [str(place)],
+        hint=as_user_error(error, "", "").hint,
     )
 
 

@@ -19,6 +19,7 @@ from patchctl.git.locks import Operation, check_free, find_operation
 from patchctl.git.objects import GITLINK, Files, TreeEntry
 from patchctl.git.run import GitFailed
 from patchctl.git.worktree import SKIPPED, UNMERGED, Mark, WorkTree, find_git_dir, holds_packed, object_store
+from patchctl.language.messages import message
 from patchctl.os_errors import as_user_error
 from patchctl.workspace.tree_files import TreeFiles
 from patchctl.workspace.trees import Move, Sides, Tree, changed_paths, commit_tree, sides_of
@@ -58,8 +59,10 @@ def refuse_operation(tree: Tree) -> None:
     """Raise LocalEdits while a git operation is in progress in the tree."""
     operation = operation_in(tree)
     if operation is not None:
-        what = f"{operation.name} is in progress in {tree.folder}"
-        raise LocalEdits(what, [str(operation.mark)], hint=f"end it there first: {operation.way_out}")
+        what = message("{name} is in progress in {folder}", name=operation.name, folder=tree.folder)
+        raise LocalEdits(
+            what, [str(operation.mark)], hint=message("end it there first: {todo}", todo=operation.way_out)
+        )
 
 
 def settled_marks(tree: Tree) -> dict[bytes, Mark]:
@@ -69,15 +72,22 @@ def settled_marks(tree: Tree) -> dict[bytes, Mark]:
     marks = marks_in(tree)
     unmerged = [p for p, mark in marks.items() if mark.tag == UNMERGED]
     if unmerged:
-        hint = "settle them there: `git add FILE`, or `git checkout HEAD FILE`"
-        raise LocalEdits(f"files of {tree.name} are in conflict in its index", tree.shown(unmerged), hint=hint)
+        hint = message("settle them there: `git add FILE`, or `git checkout HEAD FILE`")
+        raise LocalEdits(
+            message("files of {name} are in conflict in its index", name=tree.name), tree.shown(unmerged), hint=hint
+        )
     files = TreeFiles(tree.folder)
     absent = [p for p, mark in marks.items() if mark.tag in SKIPPED and files.digest(p) is None]
     if absent:
-        hint = (
-            f"`git -C {tree.folder} sparse-checkout disable` brings them; or `git update-index --no-skip-worktree FILE`"
+        hint = message(
+            "`git -C {folder} sparse-checkout disable` brings them; or `git update-index --no-skip-worktree FILE`",
+            folder=tree.folder,
         )
-        raise LocalEdits(f"{tree.folder} is a sparse checkout: files are not there", tree.shown(absent), hint=hint)
+        raise LocalEdits(
+            message("{folder} is a sparse checkout: files are not there", folder=tree.folder),
+            tree.shown(absent),
+            hint=hint,
+        )
     return marks
 
 
@@ -90,8 +100,11 @@ def refuse_unkeepable(tree: Tree, paths: Iterable[bytes]) -> None:
         folder = os.path.isdir(top + path) and not os.path.islink(top + path)
         bad |= {p for p in (files.everything(path) if folder else [path]) if not _keepable(top + p)}
     if bad:
-        what = f"files of {tree.name} cannot be kept on a branch: they are no files, belong to a repository, or cannot be read"
-        raise LocalEdits(what, tree.shown(sorted(bad)), hint="move them away")
+        what = message(
+            "files of {name} cannot be kept on a branch: they are no files, belong to a repository, or cannot be read",
+            name=tree.name,
+        )
+        raise LocalEdits(what, tree.shown(sorted(bad)), hint=message("move them away"))
 
 
 def _keepable(file: bytes) -> bool:
@@ -104,7 +117,7 @@ def _keepable(file: bytes) -> bool:
 
 # Up to here, the contents of a tree that were read to be hashed are also written from memory; others are read again.
 _KEPT_BYTES = 4 << 20
-_UNWRITABLE = "nothing was changed: apply or revert again when it can be written"
+_UNWRITABLE = message("nothing was changed: apply or revert again when it can be written")
 
 
 @dataclass(frozen=True)
@@ -136,7 +149,12 @@ def verify_objects(
         wanted = [*sorted(coming), *sorted(others - coming)]
         for oid, (kind, data) in zip(wanted, reader.read_many(wanted), strict=True):
             if kind != "blob":
-                what = f"the repository of {tree.name}: object {oid}: a file was expected and it is a {kind}"
+                what = message(
+                    "the repository of {name}: object {oid}: a file was expected and it is a {kind}",
+                    name=tree.name,
+                    oid=oid,
+                    kind=kind,
+                )
                 raise BrokenRepository(what, where=str(reader.repo))
             if oid in coming and len(data) <= room:
                 contents[oid] = data
@@ -195,7 +213,9 @@ def _holds(owner: Path, tree: Tree, base: str) -> bool:
         return WorkTree(owner, tree.folder).has(base)
     except GitFailed as failure:
         what = f"git cannot use the repository of {tree.folder}: {git_message(failure)}"
-        raise BrokenRepository(what, where=str(owner), hint="it is yours: mend it, or move its .git away") from failure
+        raise BrokenRepository(
+            what, where=str(owner), hint=message("it is yours: mend it, or move its .git away")
+        ) from failure
 
 
 def _nearest_folder(folder: bytes) -> bytes:
@@ -213,7 +233,7 @@ def _check_writable(folder: bytes) -> None:
         *((errno.EROFS, "its file system is read-only") if readonly else (errno.EACCES, "permission denied"))
     )
     error.filename = os.fsdecode(folder)
-    raise as_user_error(error, "this folder cannot be written", _UNWRITABLE)
+    raise as_user_error(error, message("this folder cannot be written"), _UNWRITABLE)
 
 
 def git_error(failure: GitFailed) -> PatchctlError:
@@ -222,11 +242,13 @@ def git_error(failure: GitFailed) -> PatchctlError:
     for code in (errno.EACCES, errno.EPERM):
         if os.strerror(code) in failure.stderr:
             return WrongUse(
-                f"git cannot write here: {why}", where=where, hint="the next apply or revert ends what was begun"
+                message("git cannot write here: {why}", why=why),
+                where=where,
+                hint=message("the next apply or revert ends what was begun"),
             )
     if not failure.stderr.strip():  # git always says why it cannot use a repository: silence is an error of ours
         return PatchctlError(failure.what, where=where)
-    return BrokenRepository(f"git cannot use this repository: {why}", where=where)
+    return BrokenRepository(message("git cannot use this repository: {why}", why=why), where=where)
 
 
 def git_message(failure: GitFailed) -> str:

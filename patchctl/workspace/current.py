@@ -17,6 +17,7 @@ from patchctl.git.catfile import ObjectReader
 from patchctl.git.objects import GITLINK, SYMLINK, Person, TreeBuilder, TreeEntry, render_commit
 from patchctl.git.pack import PackWriter, bring_pack
 from patchctl.git.worktree import import_base
+from patchctl.language.messages import joined, message
 from patchctl.manifest.distribution import Distribution
 from patchctl.manifest.types import Upstream
 from patchctl.source.cache import BaseRecord, new_repository, place, seal, staging
@@ -81,14 +82,18 @@ def find_installed(folder: Path, packages: Iterable[str]) -> InstalledPackage | 
         data = record.read_bytes()
         if any(data.startswith(m) or b"\n" + m in data for m in modules):
             if record.is_symlink() or record.parent.is_symlink():
-                raise WrongUse("the package's RECORD is a link, or lies in a folder that is one", where=str(record))
+                raise WrongUse(
+                    message("the package's RECORD is a link, or lies in a folder that is one"), where=str(record)
+                )
             try:
                 found.append(InstalledPackage(folder, str(record.relative_to(folder)), listed(data)))
             except csv.Error as error:
-                raise WrongUse(f"the package's RECORD cannot be read: {error}", where=str(record)) from error
+                raise WrongUse(
+                    message("the package's RECORD cannot be read: {error}", error=error), where=str(record)
+                ) from error
     if len(found) > 1:
-        what = f"{' and '.join(p.record for p in found)} list the same package"
-        raise WrongUse(what, where=str(folder), hint="uninstall both, and install the one that is wanted")
+        what = message("{records} list the same package", records=joined((p.record for p in found), " and "))
+        raise WrongUse(what, where=str(folder), hint=message("uninstall both, and install the one that is wanted"))
     return found[0] if found else None
 
 
@@ -120,11 +125,20 @@ def imported_folders(python: str, workspace: Path, dist: Distribution, names: It
                 if place.parts[-len(inner.parts) :] == inner.parts:
                     folders.add(Path(*place.parts[: -len(inner.parts)]))
         if len(folders) > 1:
-            raise WrongUse(f"{python} imports {name} from {' and '.join(map(str, sorted(folders)))}")
+            raise WrongUse(
+                message(
+                    "{python} imports {name} from {folders}",
+                    python=python,
+                    name=name,
+                    folders=joined(map(str, sorted(folders)), " and "),
+                )
+            )
         found.update(dict.fromkeys([name] if folders else [], *folders))
     if not found and not ours:
-        hint = "`patchctl apply` without it makes trees in the workspace; `patchctl install` puts them into a Python"
-        raise WrongUse(f"{python} imports no package of this profile", hint=hint)
+        hint = message(
+            "`patchctl apply` without it makes trees in the workspace; `patchctl install` puts them into a Python"
+        )
+        raise WrongUse(message("{python} imports no package of this profile", python=python), hint=hint)
     return found
 
 

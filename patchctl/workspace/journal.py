@@ -20,6 +20,7 @@ from patchctl.git.catfile import ObjectReader
 from patchctl.git.index import IndexChange, NotPlain
 from patchctl.git.pack import bring_pack
 from patchctl.git.worktree import WorkTree, add_exclude, find_git_dir, object_store
+from patchctl.language.messages import message
 from patchctl.os_errors import as_user_error
 from patchctl.workspace.checks import VerifiedMove, check_places, verify_objects
 from patchctl.workspace.pip_record import restore_bytecode, save_bytecode, write_record
@@ -39,8 +40,8 @@ from patchctl.workspace.workspace_lock import drop_own_locks
 VERSION = 1
 _FILE = "journal.json"
 _VERBS = ("apply", "revert")
-REPAIR = "`patchctl repair` keeps every file aside and makes a clean base"
-_INSTEAD = "name a workspace of your own with --workspace"
+REPAIR = message("`patchctl repair` keeps every file aside and makes a clean base")
+_INSTEAD = message("name a workspace of your own with --workspace")
 
 
 @dataclass(frozen=True)
@@ -134,10 +135,12 @@ def read_journal(workspace: Path) -> Journal | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     except PermissionError as error:
-        raise as_user_error(error, "the journal cannot be read", _INSTEAD, workspace) from error
+        raise as_user_error(error, message("the journal cannot be read"), _INSTEAD, workspace) from error
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        hint = f"it is written in one piece, so someone changed it: {REPAIR}"
-        raise BadManifest(f"the journal cannot be used: {error}", where=Where(str(file)), hint=hint) from error
+        hint = message("it is written in one piece, so someone changed it: {todo}", todo=REPAIR)
+        raise BadManifest(
+            message("the journal cannot be used: {error}", error=error), where=Where(str(file)), hint=hint
+        ) from error
 
 
 def _change(data: dict[str, Any]) -> TreeChange:
@@ -160,7 +163,9 @@ def place_repositories(workspace: Path, journal: Journal) -> None:
         if change.kind == "managed" and not tree.git_dir.is_dir():
             prepared = new_git_dir(workspace, change.name)
             if not prepared.is_dir():
-                raise LocalEdits(f"the repository of {change.name} is gone", [str(tree.git_dir)], hint=REPAIR)
+                raise LocalEdits(
+                    message("the repository of {name} is gone", name=change.name), [str(tree.git_dir)], hint=REPAIR
+                )
             tree.folder.mkdir(parents=True, exist_ok=True)
             os.replace(prepared, tree.git_dir)
 
@@ -211,7 +216,7 @@ def _finish_tree(workspace: Path, change: TreeChange, steps: Steps) -> dict[str,
     wrong = _write_index(tree, change, steps, files)
     wrong = tree.differing(steps.sides.after, wrong) if wrong else []
     if wrong:
-        what = f"files of {tree.name} are not as they were written: they changed during the run"
+        what = message("files of {name} are not as they were written: they changed during the run", name=tree.name)
         raise LocalEdits(what, tree.shown(wrong))
     _set_refs(tree, change, change.target)
     return placed

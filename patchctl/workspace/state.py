@@ -15,6 +15,7 @@ from typing import Annotated, Any
 from patchctl.atomic import replace_file
 from patchctl.doc import Doc
 from patchctl.errors import BadManifest, Where
+from patchctl.language.messages import message
 from patchctl.os_errors import as_user_error
 
 VERSION = 1
@@ -116,14 +117,14 @@ def load_state(workspace: Path) -> WorkspaceState | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     except PermissionError as error:
-        instead = "name a workspace of your own with --workspace"
-        raise as_user_error(error, "the workspace's state cannot be read", instead, workspace) from error
+        instead = message("name a workspace of your own with --workspace")
+        raise as_user_error(error, message("the workspace's state cannot be read"), instead, workspace) from error
     except (OSError, UnicodeDecodeError) as error:
-        raise BadManifest(f"the state cannot be read: {error}", where=Where(str(file))) from error
+        raise BadManifest(message("the state cannot be read: {error}", error=error), where=Where(str(file))) from error
     try:
         data = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise _broken(file, f"it is not JSON ({error})") from error
+        raise _broken(file, message("it is not JSON ({error})", error=error)) from error
     return state_from_json(data, file)
 
 
@@ -131,7 +132,12 @@ def state_from_json(data: Any, file: Path) -> WorkspaceState:
     """Build the state from parsed JSON, checking every value that is later used as a path, an id or a name."""
     if not isinstance(data, dict) or data.get("version") != VERSION:
         found = data.get("version") if isinstance(data, dict) else None
-        raise _broken(file, f"version {VERSION} was expected and {found!r} found; a newer patchctl may have written it")
+        why = message(
+            "version {wanted} was expected and {found} found; a newer patchctl may have written it",
+            wanted=VERSION,
+            found=repr(found),
+        )
+        raise _broken(file, why)
     try:
         trees = {name: _tree(name, tree) for name, tree in data["trees"].items()}
         skipped = tuple(_skipped(s) for s in data["skipped"])
@@ -219,5 +225,7 @@ def _text(value: Any) -> str:
 
 
 def _broken(file: Path, why: str) -> BadManifest:
-    hint = "nothing was changed; restore the file, or let `patchctl repair` make a clean base"
-    return BadManifest(f"the workspace's state cannot be used: {why}", where=Where(str(file)), hint=hint)
+    hint = message("nothing was changed; restore the file, or let `patchctl repair` make a clean base")
+    return BadManifest(
+        message("the workspace's state cannot be used: {why}", why=why), where=Where(str(file)), hint=hint
+    )

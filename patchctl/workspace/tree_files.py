@@ -16,6 +16,7 @@ from pathlib import Path
 
 from patchctl.errors import LocalEdits
 from patchctl.git.objects import EXECUTABLE, GITLINK, REGULAR, SYMLINK, TreeEntry, object_id
+from patchctl.language.messages import message
 
 _BEFORE_NS = 2_000_000_000
 _TEMPORARY = ".patchctl-new-"
@@ -243,7 +244,7 @@ class TreeFiles:
             except FileExistsError:
                 if not stat.S_ISDIR(os.lstat(full).st_mode):
                     name = os.fsdecode(full)
-                    raise LocalEdits("a folder of the tree was replaced by a file or a link", [name]) from None
+                    raise LocalEdits(message("a folder of the tree was replaced by a file or a link"), [name]) from None
             self._real.add(parent)
 
 

@@ -7,7 +7,7 @@ import contextlib
 import hashlib
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,6 +16,7 @@ from patchctl.git.catfile import ObjectReader
 from patchctl.git.objects import Files, TreeEntry
 from patchctl.git.pack import bring_pack
 from patchctl.git.worktree import WorkTree, create_git_dir, import_base
+from patchctl.language.messages import joined, message
 from patchctl.source.cache import REFRESH
 from patchctl.stack import result_cache
 from patchctl.stack.plan import PlannedStack
@@ -50,11 +51,11 @@ class EditsOfSeveral(LocalEdits):
     def __init__(self, refusals: Sequence[LocalEdits]) -> None:
         hints = dict.fromkeys(r.hint for r in refusals if r.hint)
         files = [file for r in refusals for file in r.files]
-        super().__init__("; ".join(r.what for r in refusals), files, hint="; ".join(hints) or None)
+        super().__init__(joined((r.what for r in refusals), "; "), files, hint=joined(hints, "; ") or None)
         self.refusals = refusals
 
-    def __str__(self) -> str:
-        return "\n".join(str(r) for r in self.refusals)
+    def text(self, shown: Callable[[str], str] = str) -> str:
+        return "\n".join(r.text(shown) for r in self.refusals)
 
 
 def refuse_all(refusals: Sequence[LocalEdits]) -> None:
@@ -70,10 +71,21 @@ def planned_state(planned: PlannedStack, old: TreeState | None, into: Path | Non
     if old is not None and into is None and old.kind == "into":
         kind, folder = old.kind, old.folder
     if old is not None and (old.kind, old.folder) != (kind, folder):
-        raise WrongUse(f"{name} is applied to {old.folder} already", hint="revert first, or use another workspace")
+        raise WrongUse(
+            message("{name} is applied to {folder} already", name=name, folder=old.folder),
+            hint=message("revert first, or use another workspace"),
+        )
     if old is not None and kind == "into" and old.base_commit != result.base_commit:
-        what = f"{folder} was at {old.base_commit[:12]} when it was patched, and {planned.stack.name} is for {result.base_commit[:12]}"
-        raise WrongUse(what, hint="revert, bring the checkout to that revision, then apply with --in-place again")
+        what = message(
+            "{folder} was at {commit} when it was patched, and {stack} is for {revision}",
+            folder=folder,
+            commit=old.base_commit[:12],
+            stack=planned.stack.name,
+            revision=result.base_commit[:12],
+        )
+        raise WrongUse(
+            what, hint=message("revert, bring the checkout to that revision, then apply with --in-place again")
+        )
     known = old.record if old is not None and old.kind == kind else planned.record or ""
     patches = tuple(AppliedPatch(s.patch.file.name, s.patch.feature, s.patch.digest, s.commit) for s in result.steps)
     return TreeState(
@@ -171,21 +183,36 @@ def _check_pin(part: TreePart, tree: Tree, sides: Sides) -> None:
     missing = sorted(p for p in sides.paths if p in sides.before and not tree.holds(p))
     differing = tree.differing(sides.before, sides.before)
     if not any(tree.holds(p) for p in sides.before):
-        found = ["no file of it is there"]
+        found = [message("no file of it is there")]
     else:
-        found = [f"{len(differing)} files differ"] if differing else []
-        found += [f"absent, and the patches change them: {', '.join(map(os.fsdecode, missing))}"] * bool(missing)
+        found = [message("{count} files differ", count=len(differing))] if differing else []
+        names = joined(map(os.fsdecode, missing))
+        found += [message("absent, and the patches change them: {names}", names=names)] * bool(missing)
     if not found:
         return
-    hint = f"`patchctl identify {tree.folder}` says which revision it is; --on-this-base takes it as it is if no patch changes what differs"
+    hint = message(
+        "`patchctl identify {folder}` says which revision it is; --on-this-base takes it as it is if no patch changes what differs",
+        folder=tree.folder,
+    )
     links = tree.links(differing)
     if links:
-        hint = f"{len(links)} of them are symbolic links, as uv makes them with --link-mode symlink: install copies"
+        hint = message(
+            "{count} of them are symbolic links, as uv makes them with --link-mode symlink: install copies",
+            count=len(links),
+        )
     elif missing and not differing and part.planned is not None:
         lacking = [s.patch.feature for s in part.planned.result.steps if s.patch.paths & set(missing)]
-        hint = f"leave out what changes them: {' '.join(f'--without {f}@{tree.name}' for f in lacking)}"
+        options = " ".join(f"--without {f}@{tree.name}" for f in lacking)
+        hint = message("leave out what changes them: {options}", options=options)
     raise LocalEdits(
-        f"{tree.folder} is not {tree.name} at the pin: {'; '.join(found)}", tree.shown(differing), hint=hint
+        message(
+            "{folder} is not {name} at the pin: {problem}",
+            folder=tree.folder,
+            name=tree.name,
+            problem=joined(found, "; "),
+        ),
+        tree.shown(differing),
+        hint=hint,
     )
 
 
@@ -220,8 +247,12 @@ def import_objects(workspace: Path, part: TreePart) -> VerifiedMove:
             file.unlink()
         if not part.fresh:
             verify_objects(tree, Move(change.base, change.source))  # raises when the tree's own objects are damaged
-        what = f"{planned.upstream}: what came from the cache is damaged: {damage.what}"
-        raise SourceMismatch(what, where=str(planned.base.repo), hint=f"{REFRESH}; then apply again") from damage
+        what = message(
+            "{upstream}: what came from the cache is damaged: {damage}", upstream=planned.upstream, damage=damage.what
+        )
+        raise SourceMismatch(
+            what, where=str(planned.base.repo), hint=message("{todo}; then apply again", todo=REFRESH)
+        ) from damage
     if part.fresh and change.kind == "into":
         tree.work.write_index(change.base)
     return verified

@@ -18,10 +18,11 @@ from patchctl.errors import LocalEdits
 from patchctl.git.catfile import ObjectReader
 from patchctl.git.objects import EXECUTABLE, GITLINK, REGULAR, Files, TreeEntry
 from patchctl.git.worktree import WorkTree
+from patchctl.language.messages import message
 from patchctl.workspace.state import FOLDER, TreeState, save_json
 from patchctl.workspace.tree_files import TreeFiles
 
-STASH_HINT = "commit them elsewhere, or let `--stash` keep them on a branch of the tree"
+STASH_HINT = message("commit them elsewhere, or let `--stash` keep them on a branch of the tree")
 
 
 @dataclass(frozen=True)
@@ -184,7 +185,11 @@ class Tree:
 
     def refusal(self, edited: Iterable[bytes]) -> LocalEdits:
         """What `refuse` raises."""
-        return LocalEdits(f"files of {self.name} were changed and are in the way", self.shown(edited), hint=STASH_HINT)
+        return LocalEdits(
+            message("files of {name} were changed and are in the way", name=self.name),
+            self.shown(edited),
+            hint=STASH_HINT,
+        )
 
     def _compare(self, sides: Sides) -> tuple[list[bytes], list[bytes]]:
         """The paths whose file on disk is not yet that of `after`: those that may be changed, and the obstacles."""

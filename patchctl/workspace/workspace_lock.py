@@ -20,6 +20,7 @@ from patchctl.atomic import is_in_place, make_folder, own_like
 from patchctl.errors import PatchctlError, WorkspaceBusy, WrongUse
 from patchctl.git.locks import drop_own
 from patchctl.git.worktree import UNFINISHED_PACKS, find_git_dir, object_store
+from patchctl.language.messages import message
 from patchctl.os_errors import as_user_error
 from patchctl.workspace.state import FOLDER, UNFINISHED, WorkspaceState
 from patchctl.workspace.trees import Tree
@@ -52,7 +53,7 @@ def _take(folder: Path) -> int:
     """The lock, held. Another run may take its file away as it ends: ours has to be the one that is in its place."""
     for _ in range(_TRIES):
         if folder.is_symlink():
-            raise WrongUse("this has to be a folder and is a symbolic link", where=str(folder))
+            raise WrongUse(message("this has to be a folder and is a symbolic link"), where=str(folder))
         with contextlib.suppress(FileNotFoundError):
             _make(folder)
             handle = _open(folder / _LOCK)
@@ -61,7 +62,7 @@ def _take(folder: Path) -> int:
                 os.pwrite(handle, f"{os.getpid()} {os.uname().nodename}\n".encode(), 0)
                 return handle
             os.close(handle)
-    raise WorkspaceBusy("other runs begin and end in the workspace all the time", where=str(folder.parent))
+    raise WorkspaceBusy(message("other runs begin and end in the workspace all the time"), where=str(folder.parent))
 
 
 def _make(folder: Path) -> None:
@@ -75,7 +76,7 @@ def _make(folder: Path) -> None:
     except (FileExistsError, NotADirectoryError) as error:
         for place in (folder, *folder.parents):
             if place.exists() and not place.is_dir():
-                raise WrongUse("this has to be a folder and is a file", where=str(place)) from error
+                raise WrongUse(message("this has to be a folder and is a file"), where=str(place)) from error
         raise FileNotFoundError(str(folder)) from error
 
 
@@ -133,13 +134,16 @@ def _hold(handle: int, file: Path) -> None:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
         raise WorkspaceBusy(
-            f"another run holds the workspace ({_holder(handle)})",
+            message("another run holds the workspace ({holder})", holder=_holder(handle)),
             where=str(file.parent.parent),
-            hint="wait for it to end; a lock of a dead process frees itself",
+            hint=message("wait for it to end; a lock of a dead process frees itself"),
         ) from error
     except OSError as error:
-        hint = "name a workspace on another file system; Lustre has them when it is mounted with `-o flock`"
-        what = f"the file system has no locks, and two runs at once would destroy the workspace: {error.strerror}"
+        hint = message("name a workspace on another file system; Lustre has them when it is mounted with `-o flock`")
+        what = message(
+            "the file system has no locks, and two runs at once would destroy the workspace: {error}",
+            error=error.strerror,
+        )
         raise WrongUse(what, where=str(file), hint=hint) from error
 
 
@@ -147,20 +151,21 @@ def _holder(handle: int) -> str:
     """Who wrote itself in: for people only. A process of another container or machine has a number that is none here."""
     found = re.fullmatch(rb"(\d{1,10})(?: ([\w.-]{1,64}))?\n", os.pread(handle, 128, 0))
     if found is None:
-        return "process unknown"
-    return f"process {found[1].decode()}" + (f" on {found[2].decode()}" if found[2] else "")
+        return message("process unknown")
+    process = message("process {number}", number=found[1].decode())
+    return message("{process} on {host}", process=process, host=found[2].decode()) if found[2] else process
 
 
 def _no_lock(file: Path) -> WrongUse:
-    hint = "no run of patchctl made it so: look at it, and remove it"
+    hint = message("no run of patchctl made it so: look at it, and remove it")
     return WrongUse(
-        "the lock has to be a file of its own, and is a link, a folder or a device", where=str(file), hint=hint
+        message("the lock has to be a file of its own, and is a link, a folder or a device"), where=str(file), hint=hint
     )
 
 
 def _denied(error: OSError, file: Path) -> PatchctlError:
-    instead = "name a workspace of your own with --workspace"
-    return as_user_error(error, "the workspace cannot be written", instead, file.parent.parent)
+    instead = message("name a workspace of your own with --workspace")
+    return as_user_error(error, message("the workspace cannot be written"), instead, file.parent.parent)
 
 
 def _leave_nothing(folder: Path, made: Sequence[Path]) -> None:

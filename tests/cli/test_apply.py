@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -11,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from chinese import IN_CHINESE, english_in
 from distribution import CLOCK, GREETER, Made, Patch, git, make_distribution, write_files
 from on_disk import Workspace, snapshot, stamps
 
@@ -445,3 +448,129 @@ def test_inside_another_repository_and_a_virtual_environment(small: Made, tmp_pa
     ws.assert_healthy()
     ws.good("revert")
     assert (git(outer, "rev-parse", "HEAD"), (outer / ".git/index").read_bytes()) == (head, index)
+
+
+# A patch with its subject, which is its author's.
+A_PATCH = re.compile(r"(?m)^    [0-9a-f]{12}  .*\n")
+
+
+def in_chinese(ws: Workspace, *args: str) -> str:
+    done = ws.run("apply", "--profile", "full", *args, env=IN_CHINESE)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert english_in(A_PATCH.sub("", done.stdout)) == [], done.stdout
+    return done.stdout
+
+
+def test_in_chinese(ws: Workspace) -> None:
+    assert f"{ws.folder} 中将为配置集 full" in in_chinese(ws, "--dry-run")
+    shown = in_chinese(ws).splitlines()
+    assert "已打补丁  3 个补丁  栈顶 " in shown[0] and shown[0].endswith("与锁文件一致"), shown
+    assert shown[-1] == f"{ws.folder} 中现为配置集 full"
+    (ws.folder / "greeter/run.sh").write_text("mine\n")
+    shown = in_chinese(ws, "--stash", "--without", "polite").splitlines()
+    assert (
+        "    未包含 polite：用 --without 去掉" in shown
+        and "greeter      本地修改已保存到分支 patchctl-stash-1" in shown
+    )
+    assert "已打补丁  2 个补丁" in shown[0] and "无变化  1 个补丁" in "\n".join(shown), shown
+
+
+def test_what_could_not_be_had_in_chinese(own_ws: Workspace) -> None:
+    without_sources(own_ws, "greeter")
+    shown = in_chinese(own_ws, "--skip-unavailable")
+    assert "greeter      已跳过：无法获取源码" in shown and "未包含 step：依赖 typo@greeter，而后者未包含" in shown, (
+        shown
+    )
+    assert f"已尝试 缓存 {own_ws.made.cache}：没有" in shown and "/origins/no-greeter：目录不存在" in shown, shown
+    assert "已尝试 软件源：没有锁定它的 sdist" in shown, shown
+
+
+def test_a_kept_tree_in_chinese(own_ws: Workspace) -> None:
+    own_ws.apply()
+    without_sources(own_ws, "greeter")
+    assert "保持上次打补丁的状态：目前无法获取源码" in in_chinese(own_ws, "--skip-unavailable")
+
+
+def test_state_and_json_are_in_english_in_every_language(own_ws: Workspace) -> None:
+    """With every reason that the state keeps: a feature left out, one that needs it, a place without the source."""
+    without_sources(own_ws, "greeter")
+    args = ("--profile", "full", "--skip-unavailable")
+    found = set()
+    for env in ({}, IN_CHINESE):
+        done = own_ws.run("apply", "--json", *args, env=env)
+        assert done.returncode == 0 and done.stdout.isascii(), done.stdout
+        found.add((done.stdout, (own_ws.folder / ".patchctl/state.json").read_bytes()))
+        shutil.rmtree(own_ws.folder)
+    assert len(found) == 1 and b"requires typo@greeter, which is left out" in found.pop()[1]
+    for env in ({}, IN_CHINESE):
+        assert own_ws.run("apply", *args, env=env).returncode == 0
+        found.add((own_ws.folder / ".patchctl/state.json").read_bytes())
+        shutil.rmtree(own_ws.folder)
+    assert len(found) == 1
+
+
+def refused_in_chinese(ws: Workspace, code: int, *args: str, profile: str = "full") -> str:
+    """What a run says on standard error; its JSON is the same in both languages."""
+    command = ("apply", "--profile", profile, *args)
+    done = ws.run(*command, env=IN_CHINESE)
+    assert done.returncode == code, done.stdout + done.stderr
+    assert english_in(done.stderr) == [], done.stderr
+    english, chinese = (ws.run(*command, "--json", env=env).stdout for env in ({}, IN_CHINESE))
+    assert english == chinese and english.isascii()
+    return done.stderr
+
+
+def test_wrong_use_in_chinese(ws: Workspace) -> None:
+    assert "没有配置集 'ful'；是否想写 'full'？" in refused_in_chinese(ws, 2, profile="ful")
+    assert "没有版本配套 '2020.1'" in refused_in_chinese(ws, 2, "--release", "2020.1")
+    shown = refused_in_chinese(ws, 2, "--without", "polit")
+    assert "没有特性 'polit'\n  建议：是否想写 polite？" in shown
+    shown = refused_in_chinese(ws, 2, "--without", "typo")
+    assert (
+        "loud@greeter：依赖 typo@greeter，而后者未包含；" in shown
+        and "请把依赖它的特性一并去掉：--without loud" in shown
+    )
+    assert "没有上游 'nobody'" in refused_in_chinese(ws, 2, "--mirror", "nobody=/x")
+    assert "--mirror 的格式为 NAME=VALUE，而不是 'x'" in refused_in_chinese(ws, 2, "--mirror", "x")
+    assert "没有它的补丁栈" in refused_in_chinese(ws, 2, "--in-place", "nobody=/x")
+    assert "没有选项 " in refused_in_chinese(ws, 2, "--stach")
+    missing = ws.run("apply", env=IN_CHINESE).stderr
+    assert "缺少选项 '--profile' / '-p'。" in missing and "用法见 `patchctl apply --help`" in missing, missing
+
+
+def test_unavailable_sources_in_chinese(own_ws: Workspace) -> None:
+    without_sources(own_ws, "greeter")
+    shown = refused_in_chinese(own_ws, 3)
+    assert "greeter：所有来源都没有提交 " in shown and f"  已尝试 缓存 {own_ws.made.cache}：没有" in shown, shown
+    assert "可用 `--mirror greeter=URL` 指定其他来源，例如本地克隆；加 --skip-unavailable 可跳过它继续" in shown, shown
+    assert "当前为离线模式：请先在有网络时执行 `patchctl fetch`" in refused_in_chinese(own_ws, 3, "--offline")
+    without_sources(own_ws, "clock")
+    shown = refused_in_chinese(own_ws, 3, "--skip-unavailable")
+    assert "clock：所有来源都没有提交 " in shown and "--skip-unavailable 也无济于事" in shown, shown
+
+
+def test_a_patch_that_does_not_apply_in_chinese(own_ws: Workspace) -> None:
+    patch = own_ws.made.patch("typo")
+    text = patch.read_text()
+    patch.write_text(text.replace("@@ -4,7 +4,7 @@", "@@ -5,7 +5,7 @@"))
+    shown = refused_in_chinese(own_ws, 4)
+    assert ".patch:" in shown and "hunk 针对 greeter/hello.py 第 5 行，而这些内容位于第 4 行" in shown, shown
+    assert "patchctl 从不移动 hunk" in shown
+    patch.write_text(re.sub(r"(?m)^index \w+", "index 0123456", text))
+    assert "而补丁针对 0123456\n  建议：补丁针对该文件的另一个版本" in refused_in_chinese(own_ws, 4)
+
+
+def test_local_edits_in_chinese(ws: Workspace) -> None:
+    ws.apply()
+    for name in ("greeter/run.sh", "clock/README.md"):
+        (ws.folder / name).write_text("mine\n")
+    shown = refused_in_chinese(ws, 5, profile="plain")
+    assert "在打补丁后被修改过" in shown and "请提交到别处，或加 `--stash`" in shown, shown
+
+
+def test_a_busy_workspace_in_chinese(ws: Workspace) -> None:
+    ws.apply()
+    with open(ws.folder / ".patchctl/lock", "r+b") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        shown = refused_in_chinese(ws, 6)
+    assert "工作区正被另一个运行占用（" in shown and "上的进程 " in shown, shown

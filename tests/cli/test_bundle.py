@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from chinese import IN_CHINESE, english_in
 from distribution import CLOCK, GREETER, REPO, Made, git, make_distribution, run_patchctl
 from on_disk import copy_of, snapshot
 from test_example import Example
@@ -506,3 +507,26 @@ def test_the_example_distribution_from_its_bundle_alone(tmp_path: Path, closed_p
     assert behind.good("status").count("as locked") == 2
     behind.good("verify", *bundle)
     behind.good("verify", "--workspace", "workspace")
+
+
+def test_what_is_wrong_with_a_bundle_in_chinese(made: Made, bundle: Path, tmp_path: Path) -> None:
+    """English JSON, and on standard error the language of the run."""
+    data = bundle.read_bytes()
+    files = {"cut": data[:-600], "longer": data + b"x", "other": b"no bundle\n" * 100}
+    (tmp_path / "allowed").write_text("")
+    home, said = tmp_path / "home", []
+    for name, content in files.items():
+        (tmp_path / name).write_bytes(content)
+    asked = [(tmp_path / name,) for name in files]
+    asked += [(bundle, "--sha256", "0" * 64), (bundle, "--allowed-signers", tmp_path / "allowed")]
+    for args in asked:
+        command = ("apply", "-p", "full", "-w", str(tmp_path / "ws"), "--bundle", *map(str, args))
+        done = run_patchctl(*command, home=home, env=IN_CHINESE)
+        assert done.returncode in (2, 3) and english_in(done.stderr) == [], done.stderr
+        said.append(done.stderr)
+        json_in = [run_patchctl(*command, "--json", home=home, env=env).stdout for env in ({}, IN_CHINESE)]
+        assert json_in[0] == json_in[1] and json_in[0].isascii()
+    assert "离线包被修改过：在 末尾的两个全零块 处截断" in said[0] and "末尾之后多出 1 字节" in said[1], said
+    assert "不是 patchctl 的离线包" in said[2] and "离线包的 sha256 为 " in said[3] and "离线包没有签名：" in said[4], (
+        said
+    )

@@ -4,6 +4,7 @@ NPUs: it records how it was started. Where preflight has to be content, a stand-
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import signal
@@ -12,9 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from chinese import english_in
 from pins import newest, oldest
 from processes import free_port
 from shells import SCRIPTS, Program, Shell, alive, program, wait_until
+
+from patchctl.language.messages import CHINESE, chosen
 
 ENTRY = """
 # Stands for verl.trainer.main_ppo: says how it was started, and does what ENTRY_DOES says.
@@ -35,6 +39,7 @@ look = ray.remote(num_cpus=0, resources={"NPU": 1})(lambda: dict(os.environ))
 print(json.dumps({"npu": ray.cluster_resources()["NPU"], "seen": ray.get(look.remote())}), flush=True)
 """
 
+IN_CHINESE = {"LANG": "zh_CN.UTF-8"}
 OLD = oldest()
 
 
@@ -302,6 +307,100 @@ def test_wrong_use(run: Training, line: str, told: str) -> None:
     done = run.shell.run("train.sh", *line.split(), **run.env)
     assert (done.returncode, done.stdout) == (2, "")
     assert told in done.stderr
+
+
+# A message, with its values in places that have numbers: text "the log: {1}" "$LOG"
+MESSAGE = re.compile(r'\btext "([^"]*)"')
+SAID = ("train.sh", "common.sh")
+
+
+def chinese() -> dict[str, str]:
+    """The Chinese of each message, as bash reads it."""
+    told = 'declare -A CHINESE; . "$0"; for each in "${!CHINESE[@]}"; do printf "%s\\0%s\\0" "$each" "${CHINESE[$each]}"; done'
+    done = subprocess.run(
+        ["bash", "-c", told, SCRIPTS / "messages.zh_CN.sh"], capture_output=True, text=True, check=True
+    )
+    words = done.stdout.split("\0")[:-1]
+    return dict(zip(words[::2], words[1::2], strict=True))
+
+
+def test_every_message_has_its_chinese_and_none_is_left_over() -> None:
+    found = {each for name in SAID for each in MESSAGE.findall((SCRIPTS / name).read_text())}
+    assert found == chinese().keys()
+    for english, translation in chinese().items():
+        assert sorted(re.findall(r"{\d}", english)) == sorted(re.findall(r"{\d}", translation))
+        assert not re.search(r"[$`\\]", english) and translation != english
+        assert not english_in(translation.replace("patchctl recipe show", "patchctl"))
+
+
+@pytest.mark.parametrize("name", SAID)
+def test_all_that_is_said_is_a_message(name: str) -> None:
+    text = re.sub(r"(?ms)^ *#.*?$|<<'TEXT'.*^TEXT$", "", (SCRIPTS / name).read_text()).replace("\\\n", "")
+    lines = [line for line in text.splitlines() if re.search(r"\b(say|die|wrong_use) ", line)]
+    assert len(lines) >= 8
+    assert [line for line in lines if english_in(MESSAGE.sub("", line))] == []
+
+
+@pytest.mark.parametrize(
+    ("env", "said"),
+    [
+        ({"LANG": "zh_CN.UTF-8"}, "日志：x"),
+        ({"LANG": "zh"}, "日志：x"),
+        ({"LANG": "zh_Hans_CN.UTF-8"}, "the log: x"),
+        ({"LANG": "zh_TW.UTF-8"}, "the log: x"),
+        ({"LANG": "zh_CN.UTF-8", "LC_ALL": "C.UTF-8"}, "the log: x"),
+        ({"LC_ALL": "", "LC_MESSAGES": "zh_SG.UTF-8"}, "日志：x"),
+        ({"LC_ALL": "zh_CN.UTF-8", "PATCHCTL_LANG": "en"}, "the log: x"),
+        ({"LC_ALL": "C", "PATCHCTL_LANG": "zh-CN"}, "日志：x"),
+        ({"PATCHCTL_LANG": "zh-Hans"}, "日志：x"),
+    ],
+)
+def test_the_language_is_that_of_patchctl(env: dict[str, str], said: str) -> None:
+    told = 'set -u; SCRIPT=train.sh; . "$0"; text "the log: {1}" x'
+    command = ["bash", "-c", told, str(SCRIPTS / "common.sh")]
+    done = subprocess.run(command, env={"PATH": os.environ["PATH"], **env}, capture_output=True, text=True, check=True)
+    assert done.stdout == said
+    assert (chosen(None, env) == CHINESE) == (said == "日志：x")
+
+
+def test_the_other_scripts_speak_english(run: Training) -> None:
+    done = run.shell.run("ray_cluster.sh", "--nope", **IN_CHINESE)
+    assert done.returncode == 2 and done.stderr.isascii()
+
+
+def test_values_are_never_read_as_a_message(run: Training) -> None:
+    """What a person typed may look like a place of a value, or like code."""
+    done = run.shell.run("train.sh", "{1}", "$(id)&\\1", "{2}", **IN_CHINESE)
+    assert "实际给出：{1} $(id)&\\1 {2}\n  建议：train.sh --help" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ("", "实际给出：无"),
+        ("qwen3-8b grpo --nope", "未知选项 --nope"),
+        ("qwen3-8b grpo --nodes", "--nodes 需要一个值"),
+        ("qwen3-8b grpo --nodes two", "--nodes two：应为整数"),
+        ("qwen3-32b dapo", "没有已知的集群可用于 2 个节点"),
+        ("qwen3-8b grpo --workspace nowhere", "nowhere/verl：目录不存在"),
+    ],
+)
+def test_wrong_use_in_chinese(run: Training, line: str, told: str) -> None:
+    done = run.shell.run("train.sh", *line.split(), **(run.env | IN_CHINESE))
+    assert (done.returncode, done.stdout) == (2, "")
+    assert told in done.stderr and "  建议：" in done.stderr and english_in(done.stderr) == [], done.stderr
+
+
+def test_a_training_in_chinese(run: Training) -> None:
+    code, program = run.to_the_end(**IN_CHINESE, ENTRY_DOES="sys.exit(7)")
+    assert code == 7 and f"train.sh: 训练以退出码 7 结束；日志：{run.logs()[0]}\n" in program.err
+    code, program = run.to_the_end(**IN_CHINESE, PREFLIGHT_ENDS="1")
+    assert code == 1 and "预检未通过：没有启动任何程序\n  建议：请按以上说明处理" in program.err
+    code, program = run.to_the_end(**IN_CHINESE, MODEL_PATH="")
+    assert code == 2 and "qwen3-8b/grpo 需要以下路径，但没有设置：\n  MODEL_PATH: " in program.err
+    _, program = run.to_the_end("--dry-run", **IN_CHINESE)
+    _, english = run.to_the_end("--dry-run")
+    assert program.out == english.out
 
 
 def test_it_waits_for_the_cluster_and_gives_up(ray_shell: Shell) -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ast
 import copy
+import errno
 import json
+import os
 import pickle
 import string
 from collections.abc import Iterator
@@ -13,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from patchctl.language.messages import CHINESE, ENGLISH, catalogue, chosen, joined, message, translated, use
+from patchctl.os_errors import user_error_or_none
 from patchctl.terminal.progress import LineProgress
 from patchctl.terminal.text import columns, cut, one_line, padded, visible_line
 
@@ -83,6 +86,13 @@ def test_copies_and_safe_lines_can_still_be_translated(chinese: None) -> None:
     for same in (copy.copy(made), pickle.loads(pickle.dumps(made)), visible_line(made), one_line(made)):
         assert translated(same) == "1.0 版本过低"
     assert translated(one_line(message("{version} is too old", version="a\x1b"))) == "a\\x1b is too old"
+
+
+def test_a_full_disk_in_chinese(chinese: None) -> None:
+    refused = user_error_or_none(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
+    assert refused is not None and str(refused) == "this cannot be read or written: No space left on device"
+    assert refused.text(translated) == "无法读写：磁盘空间不足"
+    assert refused.hint is not None and translated(refused.hint).startswith("请清理磁盘空间")
 
 
 @pytest.mark.parametrize(
