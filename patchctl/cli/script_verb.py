@@ -67,5 +67,7 @@ def run_script(app: App, name: str, arguments: Sequence[str]) -> NoReturn:
     environment = {**os.environ, "PATCHCTL_ROOT": str(app.found_root)}
     if beside.is_file():
         environment.setdefault("PATCHCTL", str(beside))
+    if lang := click.get_current_context().find_root().params.get("lang"):
+        environment["PATCHCTL_LANG"] = lang
     sys.stdout.flush()
     os.execvpe(line[0], line, environment)

@@ -37,6 +37,18 @@ def test_a_script_gets_every_word_and_ends_the_run(made: Made, line: tuple[str, 
     assert done.stdout.splitlines() == [str(made.root), "full", "grpo", "--json", "-n", "8", "key=value with a blank"]
 
 
+def test_a_script_speaks_the_language_that_was_asked_for(made: Made) -> None:
+    said = LOOK.replace("sys.executable, *sys.argv[1:]", 'os.environ.get("PATCHCTL_LANG")').replace(
+        "import sys", "import os"
+    )
+    (made.root / "scripts/says.py").write_text(said)
+    try:
+        assert made.good("--lang", "zh-CN", "script", "says.py") == "zh-CN\n"
+        assert made.good("script", "says.py") == "None\n"
+    finally:
+        (made.root / "scripts/says.py").unlink()
+
+
 def test_python_scripts_run_in_the_python_of_training(made: Made, tmp_path: Path) -> None:
     assert made.good("script", "look.py", "--out", "x") == f"{sys.executable} --out x\n"
     (tmp_path / "python").symlink_to(sys.executable)
