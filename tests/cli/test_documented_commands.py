@@ -242,7 +242,7 @@ def test_the_tool_does_what_is_shown(tmp_path: Path, monkeypatch: pytest.MonkeyP
     ran = looked_at = 0
     for shown in OURS:
         monkeypatch.chdir(reader.home)
-        args = shlex.split(shown.command.partition("patchctl ")[2])
+        args = shlex.split(shown.command.partition("patchctl ")[2].removeprefix("--lang zh-CN "))
         ours = filled(args, reader.values) if args else None
         try:
             whole = fits(shown, ours or [w for w in args if w != "..."] or ["--help"])
