@@ -109,7 +109,7 @@ class App:
         from patchctl.manifest.distribution import find_root
 
         root = find_root(self.named_root, Path.cwd())
-        if self.verb in WRITERS and (is_read_only(root) or root.is_relative_to(self.cache_folder)):
+        if self.verb in WRITERS and (is_read_only(root) or root.is_relative_to(self.cache_folder / "bundles")):
             what = f"{self.verb} works on a clone of the distribution, and {root} is an installed copy"
             raise WrongUse(what, hint=how_to_clone(root))
         return root
