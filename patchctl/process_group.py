@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import os
 import signal
 import subprocess
+import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from typing import Any, TypeVar
@@ -29,8 +32,9 @@ def each(work: Callable[[_Item], _Result], items: Sequence[_Item], jobs: int) ->
                 yield results[done], done.result()
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
-            for process in list(_running):
-                _end(process)
+            while not all(one.done() for one in results):  # one that is about to start a program will start it
+                end_all()
+                time.sleep(0.05)
             raise
 
 
@@ -39,16 +43,59 @@ def run(command: Sequence[str], *, timeout: float | None = None, **options: Any)
 
     Raises what Popen raises, and TimeoutExpired.
     """
-    with subprocess.Popen(command, start_new_session=True, **options) as process:
-        _running.add(process)
+    process = start(command, **options)
+    with process:
         try:
             out, err = process.communicate(timeout=timeout)
         except BaseException:
             _end(process)
             raise
         finally:
-            _running.discard(process)
+            forget(process)
     return subprocess.CompletedProcess(command, process.returncode, out, err)
+
+
+def start(command: Sequence[str], **options: Any) -> subprocess.Popen[Any]:
+    """Start a program in a session of its own, which is ended when patchctl ends unless `forget` was called.
+
+    Raises what Popen raises.
+    """
+    with _signals_deferred():
+        process = subprocess.Popen(command, start_new_session=True, **options)
+        _running.add(process)
+    return process
+
+
+def forget(process: subprocess.Popen[Any]) -> None:
+    """The program is over, or the caller has ended it."""
+    _running.discard(process)
+
+
+@atexit.register
+def end_all() -> None:
+    """End every program that is still known."""
+    for process in list(_running):
+        _end(process)
+        forget(process)
+
+
+@contextlib.contextmanager
+def _signals_deferred() -> Iterator[None]:
+    """Handle signals after the block: a handler that raises while Popen is starting a program loses the only handle on it."""
+    came: list[int] = []
+    handlers: dict[int, Any] = {}
+    if threading.current_thread() is threading.main_thread():
+        found = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+        handlers = {number: handler for number, handler in found.items() if callable(handler)}
+    for number in handlers:
+        signal.signal(number, lambda got, _: came.append(got))
+    try:
+        yield
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+    for number in came:
+        handlers[number](number, None)
 
 
 def _end(process: subprocess.Popen[Any]) -> None:

@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from patchctl import process_group
 from patchctl.git.run import GitFailed, git_environment, git_executable, git_failure, run_git
 from patchctl.language.messages import message
 
@@ -160,13 +161,12 @@ def _run_watched(command: Sequence[str], env: Mapping[str, str], report: Report)
     It gets its own session: there is no terminal for a credential helper or ssh to prompt on, and helpers are killed
     with it.
     """
-    process = subprocess.Popen(
+    process = process_group.start(
         [git_executable(), *command],
         env=dict(env),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
-        start_new_session=True,
     )
     said = bytearray()
     try:
@@ -176,6 +176,7 @@ def _run_watched(command: Sequence[str], env: Mapping[str, str], report: Report)
         if process.poll() is None:
             _kill(process)
             process.wait()
+        process_group.forget(process)
         if process.stderr is not None:
             process.stderr.close()
     if silent:

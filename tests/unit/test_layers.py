@@ -67,7 +67,7 @@ LAYERS: dict[str, set[str]] = {
     "terminal": {"doc", "errors", "language"},
     "findings": {"patchctl", "doc", "errors", "language", "terminal"},
     "patch": {"delta", "errors", "language"},
-    "git": {"delta", "errors", "language", "atomic"},
+    "git": {"delta", "errors", "language", "process_group", "atomic"},
     "manifest": FOUNDATION,
     "output": FOUNDATION | {"manifest"},
     "source": FOUNDATION | {"patch", "git", "manifest"},
