@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import sys
-import tempfile
 from pathlib import Path, PurePosixPath
 
 import click
@@ -15,18 +14,17 @@ from patchctl.errors import WrongUse
 
 @click.group("image")
 def command() -> None:
-    """Look into container images without building or running anything.
+    """Look into images and containers without building or running anything.
 
     \b
-    docker save IMAGE --output image.tar                  or: buildah push IMAGE oci-archive:image.tar
+    patchctl image verify IMAGE                           or a container, running or not, of docker or podman
+    buildah push IMAGE oci-archive:image.tar              or: docker save IMAGE --output image.tar
     patchctl image verify image.tar
-    docker export CONTAINER --output root.tar             the files of a container, running or not
-    patchctl image verify root.tar
     """
 
 
 @command.command("verify", short_help="Check the trees and the labels of an image.")
-@click.argument("file", type=click.Path(path_type=Path, dir_okay=False, allow_dash=True), metavar="FILE")
+@click.argument("image", metavar="FILE|NAME")
 @click.option(
     "--workspace",
     "-w",
@@ -39,42 +37,52 @@ def command() -> None:
 @click.pass_obj
 def verify(
     app: App,
-    file: Path,
+    image: str,
     workspace: str | None,
     statement: Path | None,
     statement_signers: Path | None,
     quiet: bool,
     output: str,
 ) -> int:
-    """Check the trees of an image in a file as `verify --workspace` does, and that its labels name them.
+    """Check the trees of an image or a container as `verify --workspace` does, and that its labels name them.
 
     FILE is a saved image (`docker save`), an OCI archive, or what `docker export` wrote of a container, which has no labels; -
-    is standard input. Layers are compared with their digests, only the trees are unpacked, and nothing of the image runs. The trees are
-    compared with the distribution here, not the image's. Which of them an interpreter imports is seen in a container alone:
-    `patchctl status --python`.
+    is standard input. NAME is a container, running or not, or an image that docker or podman has. Layers are compared with their
+    digests, only the trees are unpacked, and nothing of the image runs. The trees are compared with the distribution here, not
+    the image's. Which of them an interpreter imports is seen in a container alone: `patchctl status --python`.
 
     Exit code 1 with findings, 2 when it is no image or holds no workspace, 3 when a layer is not what its digest says.
 
     \b
     Examples:
       patchctl image verify image.tar
-      docker save IMAGE | patchctl image verify -
+      ssh HOST docker save IMAGE | patchctl image verify -
     """
     from patchctl.check.rules import all_rules
     from patchctl.check.statement import read_statement
     from patchctl.findings.formats import Shown, report_text, verify_output
+    from patchctl.image import engine
+    from patchctl.image.image_archive import ImageFile
     from patchctl.image.verify import verify_image
+    from patchctl.scratch import scratch
 
     said = (statement, read_statement(statement, app.trust(statement_signers))) if statement else None
-    folder = PurePosixPath(workspace) if workspace else None
-    with tempfile.NamedTemporaryFile(prefix="patchctl-image-", suffix=".tar") as kept:
-        if file == Path("-"):
+    within = PurePosixPath(workspace) if workspace else None
+    progress = app.progress(output == "json")
+    with scratch("patchctl-image-") as folder:
+        kept = folder / "image.tar"
+        if image == "-":
             if sys.stdin.isatty():
                 raise WrongUse("standard input is a terminal", hint="`docker save IMAGE | patchctl image verify -`")
-            shutil.copyfileobj(sys.stdin.buffer, kept)
-            kept.flush()
-        at = Path(kept.name) if file == Path("-") else file.absolute()
-        report = verify_image(at, folder, app.distribution, app.progress(output == "json"), said)
+            with kept.open("xb") as out:
+                shutil.copyfileobj(sys.stdin.buffer, out)
+            file = ImageFile(kept, "standard input")
+        elif Path(image).exists() or image.startswith(("/", ".")):
+            file = ImageFile(Path(image).absolute(), image)
+        else:
+            progress.note(f"asking docker and podman for {image}")
+            file = engine.save(image, kept)
+        report = verify_image(file, within, app.distribution, progress, said)
     shown = Shown(report, "image.verify", app.found_root, all_rules() if output == "sarif" else {})
     print_findings(app, output, shown, verify_output(report), lambda style: report_text(report, style, quiet=quiet))
     return report.exit_code()

@@ -12,7 +12,7 @@ import json
 import os
 import shutil
 import tarfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -36,14 +36,26 @@ class _Layer:
     sha256: str | None
 
 
-class ImageArchive:
-    """An open image. `labels` and `environment` are empty for the root file system of a container."""
+_FILES = _Layer(None, None)
 
-    def __init__(self, file: Path, archive: tarfile.TarFile) -> None:
+
+@dataclass(frozen=True)
+class ImageFile:
+    """An archive, what the user calls it, and where it is the files of a container, their configuration."""
+
+    path: Path
+    name: str
+    config: Mapping[str, Any] | None = None
+
+
+class ImageArchive:
+    """An open image. `labels` and `environment` are empty for the root file system of a container whose configuration is not known."""
+
+    def __init__(self, file: ImageFile, archive: tarfile.TarFile) -> None:
         self._file, self._archive = file, archive
         self._members = {_path(info.name): info for info in archive if info.isfile()}
-        config, self._layers = self._found()
-        inner = config.get("config") or {}
+        held, self._layers = ({}, [_FILES]) if file.config is not None else self._found()
+        inner = file.config or held.get("config") or {}
         self.labels: dict[str, str] = dict(inner.get("Labels") or {})
         words = (word.partition("=") for word in inner.get("Env") or [])
         self.environment = {name: value for name, _, value in words}
@@ -89,7 +101,7 @@ class ImageArchive:
             config = self._json(images[0]["Config"])
             digests = [one.partition(":")[2] for one in config["rootfs"]["diff_ids"]]
             return config, [_Layer(*pair) for pair in zip(images[0]["Layers"], digests, strict=True)]
-        return {}, [_Layer(None, None)]
+        return {}, [_FILES]
 
     def _manifests(self, index: dict[str, Any]) -> list[dict[str, Any]]:
         """The one manifest of an image; attestations beside it, whose platform is unknown, are none."""
@@ -180,11 +192,11 @@ class ImageArchive:
         return True
 
     def _wrong(self, what: str, hint: str | None = None) -> WrongUse:
-        return WrongUse(f"not an image that can be read: {what}", where=str(self._file), hint=hint or _HINT)
+        return WrongUse(f"not an image that can be read: {what}", where=self._file.name, hint=hint or _HINT)
 
     def _mismatch(self, name: str) -> SourceMismatch:
         return SourceMismatch(
-            f"{name} is not what the image's manifest names", where=str(self._file), hint="save it again"
+            f"{name} is not what the image's manifest names", where=self._file.name, hint="save it again"
         )
 
 
@@ -192,24 +204,24 @@ _HINT = "`docker save IMAGE --output FILE`, `buildah push IMAGE oci-archive:FILE
 
 
 @contextmanager
-def open_image(file: Path) -> Iterator[ImageArchive]:
+def open_image(file: ImageFile) -> Iterator[ImageArchive]:
     """Open an image. Raises WrongUse if the file is none, SourceMismatch if a part is not what its digest says."""
-    if not file.is_file():
-        raise WrongUse("there is no such file", where=str(file), hint=_HINT)
+    if not file.path.is_file():
+        raise WrongUse("there is no such file", where=file.name, hint=_HINT)
     with ExitStack() as held:
         with _readable(file):
-            image = ImageArchive(file, held.enter_context(tarfile.open(file, "r:")))
+            image = ImageArchive(file, held.enter_context(tarfile.open(file.path, "r:")))
         yield image
 
 
 @contextmanager
-def _readable(file: Path) -> Iterator[None]:
+def _readable(file: ImageFile) -> Iterator[None]:
     """What is wrong with an archive, as one error."""
     try:
         yield
     except (tarfile.ReadError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         what = f"not an image that can be read: {type(error).__name__}: {error}"
-        raise WrongUse(what, where=str(file), hint=_HINT) from error
+        raise WrongUse(what, where=file.name, hint=_HINT) from error
 
 
 class _Hashed:

@@ -10,7 +10,7 @@ from patchctl.check.statement import statement_findings
 from patchctl.check.workspace import verify_workspace
 from patchctl.errors import WrongUse
 from patchctl.findings.report import Finding, Report
-from patchctl.image.image_archive import open_image
+from patchctl.image.image_archive import ImageFile, open_image
 from patchctl.manifest.distribution import Distribution
 from patchctl.scratch import scratch
 from patchctl.terminal.progress import Progress
@@ -20,7 +20,7 @@ _DEFAULT = "/opt/patched"
 
 
 def verify_image(
-    file: Path,
+    file: ImageFile,
     workspace: PurePosixPath | None,
     dist: Distribution | None,
     progress: Progress,
@@ -40,13 +40,13 @@ def verify_image(
         state = load_state(there) if there.is_dir() else None
         if state is None:
             what = f"nothing was applied to {at} in this image"
-            raise WrongUse(what, where=str(file), hint="name the image's workspace with --workspace /DIR")
+            raise WrongUse(what, where=file.name, hint="name the image's workspace with --workspace /DIR")
         elsewhere = [PurePosixPath(tree.folder) for tree in state.trees.values() if tree.folder.startswith("/")]
         if elsewhere:
             image.unpack(root, elsewhere)
         report = verify_workspace(there, dist, progress, within=root)
         report.findings[:] = [_in_image(one, root) for one in report.findings]
-        report.add(_labels(image.labels, state, file))
+        report.add(_labels(image.labels, state, file.name))
         if statement:
             name, data = statement
             report.add(statement_findings(data, name, state))
@@ -58,7 +58,7 @@ def _in_image(found: Finding, root: Path) -> Finding:
     return replace(found, file=found.file.replace(str(root), ""), message=found.message.replace(str(root), ""))
 
 
-def _labels(labels: Mapping[str, str], state: WorkspaceState, file: Path) -> Iterator[Finding]:
+def _labels(labels: Mapping[str, str], state: WorkspaceState, where: str) -> Iterator[Finding]:
     """Compare the labels that scripts/build_image.sh gave with what the image holds. The root of a container has none."""
     said = {name: value for name, value in labels.items() if name.startswith("patchctl.tree.")}
     if not labels:
@@ -70,4 +70,4 @@ def _labels(labels: Mapping[str, str], state: WorkspaceState, file: Path) -> Ite
     for name in sorted({*said, *held}):
         if said.get(name) != held.get(name):
             message = f"the label {name} is {said.get(name, 'not there')}, and the image holds {held.get(name, 'none')}"
-            yield Finding("label", message, str(file))
+            yield Finding("label", message, where)

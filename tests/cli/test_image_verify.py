@@ -6,10 +6,12 @@ import gzip
 import hashlib
 import io
 import json
+import os
+import shutil
 import subprocess
 import sys
 import tarfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -310,3 +312,48 @@ def test_a_workspace_elsewhere_is_named(applied: Applied, tmp_path: Path) -> Non
     image = oci(tmp_path / "image.tar", [applied.layer], applied.labels)
     assert "nothing was applied to /srv" in found(applied, image, 2, "--workspace", "/srv")[""]
     assert "an absolute path" in found(applied, image, 2, "--workspace", "srv")[""]
+
+
+@pytest.fixture
+def podman(applied: Applied, tmp_path: Path) -> Iterator[str]:
+    """The name of an image, and of a container made from it, that podman has."""
+    if not shutil.which("podman") or os.geteuid() != 0:
+        pytest.skip("no podman, or not root: no engine has images here")
+    name, root = f"patchctl-test-{os.getpid()}", tmp_path / "root.tar"
+    root.write_bytes(applied.layer)
+    labels = [word for pair in applied.labels.items() for word in ("--change", "LABEL {}={}".format(*pair))]
+    environment = ["--change", "ENV PATCHCTL_WORKSPACE=/opt/patched", "--change", 'CMD ["/bin/true"]']
+    made = ["podman", "create", "--name", name, f"localhost/{name}:1"]
+    for line in (["podman", "import", *labels, *environment, str(root), f"localhost/{name}:1"], made):
+        said = subprocess.run(line, capture_output=True, text=True)
+        if said.returncode != 0:
+            pytest.skip(f"podman cannot hold an image here: {said.stderr.strip()}")
+    yield name
+    subprocess.run(["podman", "rm", "--force", name], check=True, capture_output=True)
+    subprocess.run(["podman", "rmi", "--force", f"localhost/{name}:1"], check=True, capture_output=True)
+
+
+def test_an_engines_image_and_container_are_found_by_name(applied: Applied, podman: str) -> None:
+    """Both with their labels; a container with what was changed in it since."""
+    for name in (f"localhost/{podman}:1", podman):
+        done = applied.made.patchctl("image", "verify", name)
+        assert done.returncode == 0 and "2 trees" in done.stdout, done.stdout + done.stderr
+    mounted = subprocess.run(["podman", "mount", podman], check=True, capture_output=True, text=True).stdout.strip()
+    (Path(mounted) / HELLO).write_text("import os\n")
+    state = Path(mounted) / "opt/patched/.patchctl/state.json"
+    state.write_text(state.read_text().replace('"full"', '"half"'))
+    done = applied.made.patchctl("image", "verify", podman, "--json")
+    assert done.returncode == 1, done.stdout + done.stderr
+    seen = {one["file"]: one["rule"] for one in json.loads(done.stdout)["findings"]}
+    assert seen[f"/{HELLO}"] == "file-changed" and seen[podman] == "label"
+
+
+@pytest.mark.parametrize("name", ["no-such-image", "-x", "no such name", "a\nb"])
+def test_a_name_that_nothing_has_is_one_error(applied: Applied, name: str) -> None:
+    done = applied.made.patchctl("image", "verify", "--json", "--", name)
+    error = json.loads(done.stdout)["error"]
+    assert done.returncode == 2 and error["what"].startswith("no such file, and no image or container"), done.stdout
+
+
+def test_a_file_that_is_not_there_is_no_name(applied: Applied, tmp_path: Path) -> None:
+    assert found(applied, tmp_path / "image.tar", 2)[""] == "there is no such file"
