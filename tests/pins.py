@@ -10,6 +10,7 @@ from patchctl.catalog.chosen_release import on_release
 from patchctl.manifest.distribution import Distribution
 from patchctl.manifest.types import Profile, Stack
 from patchctl.training.recipes import versions
+from patchctl.training.recipes.read import Recipes, read_recipes
 
 REPO = Path(__file__).resolve().parents[1]
 PROFILE = "qwen3-235b"
@@ -32,9 +33,27 @@ def oldest() -> str:
     return list(distribution().releases)[-1]
 
 
+@cache
+def on(release: str | None) -> Distribution:
+    """The distribution with a release chosen; None chooses that which patchctl takes by itself."""
+    return on_release(distribution(), release, print)
+
+
+@cache
+def recipes() -> Recipes:
+    """The recipes with no release chosen."""
+    return read_recipes(distribution())
+
+
+@cache
+def recipes_on(release: str | None) -> Recipes:
+    """The recipes of a release; None as `on` has it."""
+    return read_recipes(on(release))
+
+
 def profile_on(release: str | None, profile: str = PROFILE) -> Profile:
     """A profile on a release; without one on that which patchctl takes by itself. Raises WrongUse where it does not stand there."""
-    return on_release(distribution(), release, print).profile(profile)
+    return on(release).profile(profile)
 
 
 def stack_of(upstream: str, profile: str = PROFILE, release: str | None = None) -> Stack:

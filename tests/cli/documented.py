@@ -101,8 +101,9 @@ def in_messages() -> Iterator[tuple[str, str]]:
     is {}."""
     for file in sorted((REPO / "patchctl").rglob("*.py")):
         tree = ast.parse(file.read_text(encoding="utf-8"))
-        parts = {id(part) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for part in node.values}
-        for node in ast.walk(tree):
+        nodes = [node for node in ast.walk(tree) if isinstance(node, ast.Constant | ast.JoinedStr | ast.keyword)]
+        parts = {id(part) for node in nodes if isinstance(node, ast.JoinedStr) for part in node.values}
+        for node in nodes:
             text = _text(node) if id(node) not in parts else ""
             found = _SPAN.findall(text)
             if isinstance(node, ast.keyword) and node.arg == "hint" and _text(node.value).startswith("patchctl "):

@@ -17,6 +17,7 @@ import click
 import pytest
 from distribution import REPO, run_patchctl
 from documented import SCRIPT, Shown, all_shown, helped, in_blocks
+from pins import distribution, on, recipes_on
 from small_twin import make_twin
 
 from patchctl.catalog.chosen_release import on_release
@@ -25,7 +26,7 @@ from patchctl.cli.app import App
 from patchctl.manifest.distribution import Distribution
 from patchctl.manifest.lock import LockedForm, read_lock
 from patchctl.training.recipes.check import features_and_switches
-from patchctl.training.recipes.read import Recipes, read_recipes
+from patchctl.training.recipes.read import Recipes
 from patchctl.training.recipes.resolve import Given, resolve
 from patchctl.training.recipes.rules import broken_rules, wrong_needs
 
@@ -38,19 +39,23 @@ ON_SETS = sorted({shown[:2] for shown in ALL if shown.whole}, key=str)
 @cache
 def book(release: str | None) -> tuple[Distribution, Recipes]:
     """The distribution and its recipes as a verb has them, with the release's name and without."""
-    chosen = on_release(Distribution.load(REPO), release, print)
-    return chosen, read_recipes(chosen)
+    return on(release), recipes_on(release)
+
+
+@cache
+def on_each_release() -> set[str]:
+    """PROFILE/RECIPE@RELEASE of all."""
+    return {
+        f"{p}/{name}@{read.release_of(p)}"
+        for read in map(recipes_on, distribution().releases)
+        for p, name in read.runnable()
+    }
 
 
 @cache
 def recipes(release: str | None) -> set[str]:
     """PROFILE/RECIPE as it is taken while PATCHCTL_RELEASE is that, and PROFILE/RECIPE@RELEASE on each release."""
-    on_sets = {
-        f"{p}/{name}@{read.release_of(p)}"
-        for read in map(read_recipes, Distribution.load(REPO).each_release())
-        for p, name in read.runnable()
-    }
-    return {"/".join(key) for key in book(release)[1].runnable()} | on_sets
+    return {"/".join(key) for key in book(release)[1].runnable()} | on_each_release()
 
 
 @cache

@@ -12,13 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cyclonedx.schema import SchemaVersion
-from cyclonedx.validation.json import JsonStrictValidator
 from distribution import CLOCK, GREETER, REPO, Made, make_distribution, run_patchctl
 from pins import profile_on
 from requirement_sets import NEEDS, VERSIONS, with_set
-from spdx_tools.spdx.parser.parse_anything import parse_file
-from spdx_tools.spdx.validation.document_validator import validate_full_spdx_document
 
 FORMATS = ("cyclonedx", "spdx")
 
@@ -31,10 +27,19 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
 
 
 def check(text: str, form: str, folder: Path) -> None:
-    """The validators of the libraries: the schema of CycloneDX, and SPDX's own rules."""
+    """The validators of the libraries: the schema of CycloneDX, and SPDX's own rules.
+
+    Imported here: they take two seconds to import, in each process that collects tests.
+    """
     if form == "cyclonedx":
+        from cyclonedx.schema import SchemaVersion
+        from cyclonedx.validation.json import JsonStrictValidator
+
         assert JsonStrictValidator(SchemaVersion.V1_6).validate_str(text) is None
         return
+    from spdx_tools.spdx.parser.parse_anything import parse_file
+    from spdx_tools.spdx.validation.document_validator import validate_full_spdx_document
+
     (folder / "document.spdx.json").write_text(text)
     document = parse_file(str(folder / "document.spdx.json"))
     assert [one.validation_message for one in validate_full_spdx_document(document)] == []

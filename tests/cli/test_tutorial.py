@@ -10,10 +10,9 @@ from functools import cache
 import pytest
 from distribution import REPO
 from markdown_pages import release_of_shell
+from pins import recipes_on
 
-from patchctl.catalog.chosen_release import on_release
-from patchctl.manifest.distribution import Distribution
-from patchctl.training.recipes.read import Recipes, read_recipes
+from patchctl.training.recipes.read import Recipes
 from patchctl.training.recipes.resolve import resolve
 
 TUTORIALS = ["docs/tutorial.md", "docs/zh-CN/tutorial.md"]
@@ -24,7 +23,7 @@ TRAIN = re.compile(r"scripts/train\.sh (?P<profile>\S+) (?P<recipe>[a-z0-9-]+)(?
 @cache
 def recipes(release: str | None) -> Recipes:
     """Those that are taken while PATCHCTL_RELEASE is that."""
-    return read_recipes(on_release(Distribution.load(REPO), release, print))
+    return recipes_on(release)
 
 
 def lines(page: str) -> list[str]:

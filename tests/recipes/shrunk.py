@@ -9,11 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from pins import recipes_on
 from releases import OLDEST
 
-from patchctl.catalog.chosen_release import on_release
-from patchctl.manifest.distribution import Distribution
-from patchctl.training.recipes.read import Key, Recipes, read_recipes
+from patchctl.training.recipes.read import Key, Recipes
 from patchctl.training.recipes.resolve import Given, RecipeRun, bare, resolve
 
 REPO = Path(__file__).resolve().parents[2]
@@ -23,7 +22,7 @@ TRAINED_IN_PARALLEL = ("tp", "pp", "cp", "sp")
 
 def recipes(release: str = OLDEST.name) -> Recipes:
     """Those of a release."""
-    return read_recipes(on_release(Distribution.load(REPO), release, print))
+    return recipes_on(release)
 
 
 def shipped(known: Recipes) -> list[Key]:

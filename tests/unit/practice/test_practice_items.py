@@ -11,15 +11,15 @@ from pathlib import Path
 
 import pytest
 from distribution import write_files
+from pins import distribution, recipes
 from practice_documents import Documents, read_documents
 from practice_items import PAGE, Item, Places, Pointer, items, untold
 from practice_sources import REPO
 
-from patchctl.manifest.distribution import Distribution
-from patchctl.training.recipes.read import RULES, read_recipes
+from patchctl.training.recipes.read import RULES
 
-DIST = Distribution.load(REPO)
-RECIPES = read_recipes(DIST)
+DIST = distribution()
+RECIPES = recipes()
 DOCUMENTS = read_documents()
 PLACES = Places(REPO, RECIPES, DIST.practice)
 ITEMS = list(items((REPO / PAGE).read_text(encoding="utf-8")))

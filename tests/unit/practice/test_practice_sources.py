@@ -6,16 +6,15 @@ The documents are not in the repository; facts.yaml has the names and numbers of
 from __future__ import annotations
 
 import pytest
+from pins import distribution, recipes
 from practice_documents import Documents, read_documents
-from practice_sources import REPO, has_file, of_recipe, of_rule, of_switches
+from practice_sources import has_file, of_recipe, of_rule, of_switches
 
-from patchctl.manifest.distribution import Distribution
 from patchctl.manifest.types import Named, Practice
-from patchctl.training.recipes.read import read_recipes
 from patchctl.training.recipes.types import Condition, Recipe, RecipeRule, Setting
 
-DIST = Distribution.load(REPO)
-RECIPES = read_recipes(DIST)
+DIST = distribution()
+RECIPES = recipes()
 DOCUMENTS = read_documents()
 BOOK = Documents.of(
     {

@@ -7,16 +7,15 @@ from functools import cache
 from pathlib import Path
 
 from machines import write_machine
+from pins import distribution, recipes
 
 from patchctl.findings.report import Finding
-from patchctl.manifest.distribution import Distribution
 from patchctl.requirements.sets import set_of
 from patchctl.training.models.published import model_of, read_models
 from patchctl.training.preflight.case import MEAN_TOKENS, Case
 from patchctl.training.preflight.checks import all_findings
 from patchctl.training.preflight.machine import Machine, recorded
 from patchctl.training.recipes.check import features_and_switches
-from patchctl.training.recipes.read import read_recipes
 from patchctl.training.recipes.resolve import Given, resolve
 
 REPOSITORY = Path(__file__).parents[3]
@@ -25,21 +24,16 @@ NOWHERE = Machine({}, "nowhere", 0.0)
 Look = Callable[..., dict[str, list[Finding]]]
 
 
-@cache
-def distribution() -> Distribution:
-    return Distribution.load(REPOSITORY)
-
-
 def case_of(title: str, machine: Machine = NOWHERE, given: Given | None = None, mean: int = MEAN_TOKENS) -> Case:
     """A real recipe on a machine."""
     profile, name = title.split("/")
-    dist, recipes = distribution(), _recipes()
+    dist, known = distribution(), recipes()
     return Case(
         machine,
-        resolve(recipes, profile, name, given),
+        resolve(known, profile, name, given),
         dist.profile(profile).runtime,
         dist.requirements,
-        recipes.rules,
+        known.rules,
         dist.practice,
         _switches(profile),
         model_of(read_models(dist), profile),
@@ -49,7 +43,6 @@ def case_of(title: str, machine: Machine = NOWHERE, given: Given | None = None, 
     )
 
 
-_recipes = cache(lambda: read_recipes(distribution()))
 _switches = cache(lambda profile: tuple(features_and_switches(distribution(), profile)[1]))
 
 

@@ -28,8 +28,8 @@ from machines import (
     workspace,
     write_machine,
 )
-from pins import oldest
-from preflight_cases import Look, case_of, distribution
+from pins import distribution, oldest
+from preflight_cases import Look, case_of
 
 from patchctl.findings.report import Finding
 from patchctl.training.preflight.case import Case

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from preflight_cases import distribution
+from pins import distribution
 
 from patchctl.training.models.parameters import Model, UnknownModel, read_model, tensors
 from patchctl.training.models.published import read_models

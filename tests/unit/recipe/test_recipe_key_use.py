@@ -9,18 +9,17 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from pins import distribution, recipes
 
-from patchctl.manifest.distribution import Distribution
 from patchctl.training.recipes.conditions import names_in, renamed_in
 from patchctl.training.recipes.key_list import FOLDER, KeyList, list_of
-from patchctl.training.recipes.read import read_recipes
 from patchctl.training.recipes.types import Condition
 from patchctl.training.recipes.versions import true_of, version_of
 
 REPOSITORY = Path(__file__).parents[3]
-DIST = Distribution.load(REPOSITORY)
+DIST = distribution()
 UPSTREAM = "verl"
-_LOADED = read_recipes(DIST).rules
+_LOADED = recipes().rules
 assert _LOADED is not None
 RULES = _LOADED.value
 # Read on one version, where another has nothing of the kind: why that is right.

@@ -11,20 +11,18 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from pins import distribution, newest, on, recipes, recipes_on
 
-from patchctl.catalog.chosen_release import on_release
 from patchctl.errors import BadManifest
-from patchctl.manifest.distribution import Distribution
 from patchctl.training.recipes.key_list import FOLDER
 from patchctl.training.recipes.keys import KnownKeys, read_keys, unknown_keys
-from patchctl.training.recipes.read import Recipes, read_recipes
 from patchctl.training.recipes.resolve import Given, RecipeRun, resolve
 
 REPOSITORY = Path(__file__).parents[3]
-DIST = Distribution.load(REPOSITORY)
-RECIPES: Recipes = read_recipes(DIST)
-NEWEST = on_release(DIST, next(iter(DIST.releases)), print)
-RECIPES_OF_NEWEST: Recipes = read_recipes(NEWEST)
+DIST = distribution()
+RECIPES = recipes()
+NEWEST = on(newest())
+RECIPES_OF_NEWEST = recipes_on(newest())
 ROLLOUT = "actor_rollout_ref.rollout"
 ACTOR = "actor_rollout_ref.actor"
 OVERRIDE = f"{ACTOR}.megatron.override_transformer_config"

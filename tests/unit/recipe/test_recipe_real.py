@@ -6,20 +6,19 @@ import re
 from pathlib import Path
 
 import pytest
+from pins import distribution, newest, on, recipes, recipes_on
 
-from patchctl.catalog.chosen_release import on_release
-from patchctl.manifest.distribution import Distribution
 from patchctl.training.models.published import model_of, read_models
 from patchctl.training.recipes.check import features_and_switches
-from patchctl.training.recipes.read import FOLDER, Recipes, read_recipes
+from patchctl.training.recipes.read import FOLDER
 from patchctl.training.recipes.resolve import Given, RecipeRun, resolve
 from patchctl.training.recipes.rules import broken_rules, sample_facts, verdict
 
 REPOSITORY = Path(__file__).parents[3]
-DIST = Distribution.load(REPOSITORY)
-RECIPES: Recipes = read_recipes(DIST)
-NEWEST = on_release(DIST, next(iter(DIST.releases)), print)
-NEWER: Recipes = read_recipes(NEWEST)
+DIST = distribution()
+RECIPES = recipes()
+NEWEST = on(newest())
+NEWER = recipes_on(newest())
 assert RECIPES.rules is not None
 RULES = RECIPES.rules.value
 # Its model is made by scripts/demo/tiny_model.py, and published nowhere.

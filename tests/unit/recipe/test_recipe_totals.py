@@ -6,14 +6,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from pins import recipes
 
-from patchctl.manifest.distribution import Distribution
-from patchctl.training.recipes.read import Recipes, read_recipes
 from patchctl.training.recipes.resolve import Given, resolve
 from patchctl.training.recipes.totals import Totals, mean_length, totals_of
 
 REPOSITORY = Path(__file__).parents[3]
-RECIPES: Recipes = read_recipes(Distribution.load(REPOSITORY))
+RECIPES = recipes()
 assert RECIPES.rules is not None
 RULES = RECIPES.rules.value
 ONE = 10**9

@@ -8,21 +8,20 @@ from pathlib import Path
 from textwrap import dedent
 
 import pytest
+from pins import distribution, newest, oldest, recipes_on
 
-from patchctl.catalog.chosen_release import on_release
-from patchctl.manifest.distribution import Distribution
 from patchctl.manifest.load import read
 from patchctl.manifest.types import Pin, Sdist, Stack
 from patchctl.training.recipes.conditions import faults
-from patchctl.training.recipes.read import RULES, Recipes, read_recipes
+from patchctl.training.recipes.read import RULES, Recipes
 from patchctl.training.recipes.resolve import Given, RecipeRun, resolve
 from patchctl.training.recipes.rules import broken_rules, facts_of
 from patchctl.training.recipes.types import Rules
 from patchctl.training.recipes.versions import table_of, true_of, version_of
 
 REPOSITORY = Path(__file__).parents[3]
-DIST = Distribution.load(REPOSITORY)
-NEWEST, *_, OLDEST = [read_recipes(on_release(DIST, name, print)) for name in DIST.releases]
+DIST = distribution()
+NEWEST, OLDEST = recipes_on(newest()), recipes_on(oldest())
 assert NEWEST.rules is not None
 ROLLOUT = "actor_rollout_ref.rollout"
 MEGATRON = "actor_rollout_ref.actor.megatron"
