@@ -52,6 +52,7 @@ def said(root: Path, home: Path, *args: str) -> Any:
     return json.loads(done.stdout)
 
 
+@pytest.mark.heavy("verifies the whole distribution")
 def test_it_has_no_finding_that_the_checkout_has_not(root: Path, tmp_path: Path) -> None:
     """Pages name tests and mutations: without those, every page looked stale in an image."""
 

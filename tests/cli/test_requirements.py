@@ -238,6 +238,7 @@ def test_our_locks_are_what_resolving_gives(name: str, platform: Platform) -> No
 
 @pytest.mark.usefixtures("index")
 @pytest.mark.parametrize("platform", PLATFORMS)
+@pytest.mark.heavy("resolves requirements")
 @pytest.mark.parametrize(
     ("override", "one", "other"),
     [

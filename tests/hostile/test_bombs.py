@@ -149,6 +149,7 @@ def _case(name: str, bomb: Bomb) -> Any:
     return pytest.param(name, marks=[family, pytest.mark.slow] if bomb.slow else [family])
 
 
+@pytest.mark.heavy("archives of many megabytes, with their peak memory")
 @pytest.mark.parametrize("name", [_case(*item) for item in BOMBS.items()])
 def test_a_bomb_stays_under_the_bound(name: str, tmp_path: Path) -> None:
     said, peak, _, _ = exploded(BOMBS[name], tmp_path)

@@ -289,6 +289,7 @@ def test_an_index_that_says_it_is_huge_is_not_read(good: bytes, tmp_path: Path) 
     assert "the limit is" in str(refused(tmp_path / "b.tar", head + good[BLOCK:]))
 
 
+@pytest.mark.heavy("archives of many megabytes, with their peak memory")
 @pytest.mark.parametrize("item", ["[]", "[1,1]", '{"name":"","size":0,"sha256":""}', '"a"'])
 @pytest.mark.parametrize("key", ["members", "missing", "sources", "profile"])
 def test_an_index_of_many_small_things_takes_little_memory(key: str, item: str, tmp_path: Path) -> None:
