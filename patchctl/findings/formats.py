@@ -67,6 +67,10 @@ def of_machine(finding: Finding, error: str) -> tuple[str, str, str, str, str | 
     return finding.rule, finding.name, level, finding.message, finding.todo, finding.needed
 
 
+# Which are named one by one; GitHub shows ten annotations of a step.
+_FEW = 3
+
+
 def report_text(report: Report, style: Style, *, quiet: bool = False) -> Iterator[str]:
     """Yield findings by file, then what was not checked and the places tried, then a summary."""
     for file, found in groupby(report.sorted(), key=lambda f: f.file):
@@ -76,9 +80,17 @@ def report_text(report: Report, style: Style, *, quiet: bool = False) -> Iterato
         yield from (_finding_text(finding, style) for finding in found)
     if quiet:
         return
-    for missing in report.not_checked:
-        yield f"{style.note('not checked')}: {visible_line(missing.what)}: {places(missing.tried)}"
+    yield from (f"{style.note('not checked')}: {line}" for line in _not_checked(report))
     yield summary(report, style)
+
+
+def _not_checked(report: Report) -> list[str]:
+    """What was not checked and the places tried; of more than a few the places of the first alone, in one line."""
+    missing = report.not_checked
+    if len(missing) <= _FEW:
+        return [f"{visible_line(one.what)}: {places(one.tried)}" for one in missing]
+    names = ", ".join(visible_line(one.what) for one in missing)
+    return [f"{len(missing)}, as --json tells in full: {names}; tried for the first: {places(missing[0].tried)}"]
 
 
 def _finding_text(finding: Finding, style: Style) -> str:
@@ -171,10 +183,9 @@ def github(shown: Shown) -> str:
         place += f"line={finding.line}," if finding.line is not None else ""
         word = {"note": "notice"}.get(weight, weight)
         lines.append(f"::{word} {place}title={_property(finding.id)}::{_escaped(_message(finding))}")
-    for missing in shown.report.not_checked:
-        lines.append(
-            f"::warning title=not checked::{_escaped(one_line(f'{missing.what}: {places(missing.tried)}', LONGEST))}"
-        )
+    lines += [
+        f"::warning title=not checked::{_escaped(one_line(text, LONGEST))}" for text in _not_checked(shown.report)
+    ]
     return "".join(f"{line}\n" for line in lines)
 
 
