@@ -16,7 +16,7 @@ from patchctl.git.catfile import ObjectReader
 from patchctl.git.objects import Files, TreeEntry
 from patchctl.git.pack import bring_pack
 from patchctl.git.worktree import WorkTree, create_git_dir, import_base
-from patchctl.language.messages import joined, message
+from patchctl.language.messages import Translatable, joined, message
 from patchctl.source.cache import REFRESH
 from patchctl.stack import result_cache
 from patchctl.stack.plan import PlannedStack
@@ -185,7 +185,7 @@ def _check_pin(part: TreePart, tree: Tree, sides: Sides) -> None:
     if not any(tree.holds(p) for p in sides.before):
         found = [message("no file of it is there")]
     else:
-        found = [message("{count} files differ", count=len(differing))] if differing else []
+        found = [_differ(len(differing))] if differing else []
         names = joined(map(os.fsdecode, missing))
         found += [message("absent, and the patches change them: {names}", names=names)] * bool(missing)
     if not found:
@@ -214,6 +214,10 @@ def _check_pin(part: TreePart, tree: Tree, sides: Sides) -> None:
         tree.shown(differing),
         hint=hint,
     )
+
+
+def _differ(count: int) -> Translatable:
+    return message("{count} file differs", count=count) if count == 1 else message("{count} files differ", count=count)
 
 
 def import_objects(workspace: Path, part: TreePart) -> VerifiedMove:

@@ -22,6 +22,7 @@ main() {
   fi
   if [[ $# -gt 4 ]]; then
     read -ra said <<<"$5"
+    if [[ " ${3:-} " == *" --on-this-base "* ]]; then said+=(--on-this-base); fi
     found=$(/opt/patchctl/venv/bin/python /opt/patchctl/image/find_trees.py "$profile" "$4" "${said[@]}")
     while read -r place; do
       if [[ -n $place ]]; then options+=(--in-place "$place"); fi

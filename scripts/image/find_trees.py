@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""find_trees.py PROFILE PYTHON [NAME=DIR ...]: which of a profile's trees a base image has, a line NAME=DIR each, as `--in-place` takes it.
+"""find_trees.py PROFILE PYTHON [--on-this-base] [NAME=DIR ...]: which of a profile's trees a base image has.
 
-The interpreter that trains is asked where it imports each package from, so that editable finders, .pth files and PYTHONPATH count as
-they do in a run. What lies there is then compared with the profile's pin, file by file, as `patchctl identify` does. NAME=DIR says where
-a tree is, and is not asked about; NAME= leaves the base's tree alone, and one is fetched instead. Ends with 3 where a tree is another
-revision than the profile's. Runs under patchctl's own interpreter; what it found goes to stderr.
+Prints a line NAME=DIR each, as `--in-place` takes it. The interpreter that trains is asked where it imports each package from, so that
+editable finders, .pth files and PYTHONPATH count as they do in a run. What lies there is then compared with the profile's pin, file by
+file, as `patchctl identify` does. NAME=DIR says where a tree is, and is not asked about; NAME= leaves the base's tree alone, and one is
+fetched instead. Ends with 3 where a tree is another revision than the profile's; with --on-this-base the `apply` that follows says
+whether it can be patched. Runs under patchctl's own interpreter; what it found goes to stderr.
 """
 
 from __future__ import annotations
@@ -21,13 +22,15 @@ from patchctl.manifest.distribution import Distribution
 from patchctl.workspace.imports import find_imports
 
 WRONG_USE, NOT_THE_PIN = 2, 3
+_ANY_BASE = "--on-this-base"
 
 
-def main(profile_name: str, python: str, *said: str) -> int:
+def main(profile_name: str, python: str, *words: str) -> int:
     compose()
     dist = App(root=None, cache=None, release=os.environ.get("PATCHCTL_RELEASE") or None).distribution
     stacks = dist.profile(profile_name).stacks
-    given = dict(word.partition("=")[::2] for word in said)
+    any_base = _ANY_BASE in words
+    given = dict(word.partition("=")[::2] for word in words if word != _ANY_BASE)
     if unknown := sorted(given.keys() - stacks.keys()):
         say(f"{', '.join(unknown)}: the profile {profile_name} has no such tree; it has {', '.join(stacks)}")
         return WRONG_USE
@@ -35,7 +38,7 @@ def main(profile_name: str, python: str, *said: str) -> int:
     for upstream, stack in stacks.items():
         folder = Path(given[upstream]) if given.get(upstream) else None
         if upstream not in given and (folder := imported(python, upstream, dist)) is not None:
-            wrong = not is_pin(folder, upstream, stack, dist) or wrong
+            wrong = not fits(folder, upstream, stack, dist, any_base=any_base) or wrong
         if folder is not None and not wrong:
             print(f"{upstream}={folder}")
     return NOT_THE_PIN if wrong else 0
@@ -55,17 +58,22 @@ def imported(python: str, upstream: str, dist: Distribution) -> Path | None:
     return None
 
 
-def is_pin(folder: Path, upstream: str, stack: str, dist: Distribution) -> bool:
-    """Whether no file of the folder is another one than the pin's. Files beyond it, and absent ones, are no matter here: the
+def fits(folder: Path, upstream: str, stack: str, dist: Distribution, *, any_base: bool) -> bool:
+    """Whether no file of the folder is another one than the pin's, or it may be. Files beyond it, and absent ones, are no matter here: the
     apply that follows proves each file that it changes."""
     known = [tree for tree in known_trees(dist) if tree.upstream == upstream]
     found = identify(folder, known).trees
     if any(stack in one.stacks and not one.differing and one.at == "" for one in found):
         say(f"{upstream}: {folder} of the base is the profile's {stack}, and is patched in place")
         return True
+    what = f"the base imports it from {folder}, which is not the profile's {stack}: {describe(found)}"
+    if any_base:
+        say(f"{upstream}: {what}; it is patched in place if no patch changes what differs")
+        return True
     say(
-        f"{upstream}: the base imports it from {folder}, which is not the profile's {stack}: {describe(found)}\n"
-        f"  try: a base of that version; or --in-place {upstream}= to leave it alone and install a tree of our own in its place"
+        f"{upstream}: {what}\n"
+        f"  try: a base of that version; or --apply {_ANY_BASE}, which takes it if no patch changes what differs; or --in-place {upstream}= "
+        "to leave it alone and install a tree of our own in its place"
     )
     return False
 
@@ -76,7 +84,8 @@ def describe(found: tuple[Identified, ...]) -> str:
         return "no revision that the distribution has a list of"
     one = found[0]
     first = f", the first is {one.differing[0].path}" if one.differing else ""
-    return f"nearest to {one.tag or one.commit[:12]}, {len(one.differing)} files differ{first}"
+    differ = "1 file differs" if len(one.differing) == 1 else f"{len(one.differing)} files differ"
+    return f"nearest to {one.tag or one.commit[:12]}, {differ}{first}"
 
 
 def say(text: str) -> None:

@@ -63,6 +63,14 @@ def test_another_revision_is_refused_by_name(made: Made, base: Path) -> None:
     assert "--in-place greeter=" in found.stderr
 
 
+def test_another_revision_is_taken_where_any_base_is(made: Made, base: Path) -> None:
+    """`apply --on-this-base` says whether it can be patched."""
+    (base / "Greeter/greeter/hello.py").write_text("def hello(name):\n    return name\n")
+    found = find(made, [base / "Greeter"], "--on-this-base", "clock=/trees/clock")
+    assert (found.returncode, found.stdout) == (0, f"greeter={base}/Greeter\nclock=/trees/clock\n"), found.stderr
+    assert "1 file differs, the first is greeter/hello.py; it is patched in place if" in found.stderr
+
+
 def test_what_is_said_is_not_asked(made: Made, base: Path) -> None:
     (base / "Greeter/greeter/hello.py").write_text("")
     assert find(made, [base / "Greeter"], "greeter=").stdout == ""

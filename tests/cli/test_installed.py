@@ -197,7 +197,7 @@ def test_what_is_installed_is_not_the_pin(ws: Workspace, pip: Env) -> None:
     (pip.site / "greeter/hello.py").write_text("x = 1\n")
     before = snapshot(pip.site)
     message = ws.refused(5, "apply", "--profile", "full", "--site-packages", pip.python)
-    assert f"{pip.site} is not greeter at the pin: 1 files differ" in message
+    assert f"{pip.site} is not greeter at the pin: 1 file differs" in message
     assert "patchctl identify" in message and snapshot(pip.site) == before
 
 

@@ -183,7 +183,7 @@ def test_not_at_the_pin(ws: Workspace, checkout: Path) -> None:
     (checkout / "README.md").write_text("another version\n")
     before = snapshot(checkout)
     message = ws.refused(5, "apply", "--profile", "full", "--in-place", f"greeter={checkout}")
-    assert str(checkout / "README.md") in message and "is not greeter at the pin: 1 files differ" in message
+    assert str(checkout / "README.md") in message and "is not greeter at the pin: 1 file differs" in message
     assert f"patchctl identify {checkout}" in message
     assert snapshot(checkout) == before and not ws.trees()
     dry = ws.refused(5, "apply", "--profile", "full", "--dry-run", "--in-place", f"greeter={checkout}")

@@ -285,6 +285,26 @@ def test_a_tree_of_another_revision_stops_the_build(image_into: Image) -> None:
     assert "vllm=" not in left_alone.stdout.splitlines()
 
 
+def test_a_base_that_is_no_pin_is_patched_where_no_patch_meets_the_difference(image_into: Image) -> None:
+    """As verl's own images clone heads of maintenance branches: asked for, told in the state and the labels, and in order."""
+    name, base = "localhost/patchctl-test-on-this-base", "localhost/patchctl-test-no-pin"
+    container = buildah("from", "--pull-never", VLLM_ASCEND.image).stdout.strip()
+    buildah("run", container, "--", "/bin/sh", "-c", "echo '#' >> /vllm-workspace/vllm/vllm/envs.py")
+    buildah("commit", "-q", "--format", "docker", "--rm", container, base)
+    try:
+        image = build(
+            name, "--in-place", "--base", base, "--apply", "--skip-unavailable --on-this-base", "--no-runtime"
+        )
+        assert image.health().returncode == 0
+        status = json.loads(image.run("patchctl", "status", "--json").stdout)
+        differing = {tree["upstream"]: tree["differing"] for tree in status["trees"] if tree["kind"] == "into"}
+        assert differing == {"vllm": ["vllm/envs.py"], "vllm-ascend": []}
+        assert {label for label in image.labels if label.startswith("patchctl.base.")} == {"patchctl.base.vllm"}
+        assert image.labels["patchctl.tree.vllm"] != image_into.labels["patchctl.tree.vllm"]
+    finally:
+        buildah("rmi", "-f", name, base, check=False)
+
+
 OTHERS = next(one for one in distribution().variants[PROFILE] if one.release != RELEASES_PROFILE.release)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from patchctl.findings.report import Finding, looked_at
 from patchctl.language.messages import Translatable, joined, message
 from patchctl.manifest.types import profile_options
-from patchctl.terminal.text import abridged
+from patchctl.terminal.text import abridged, patch_count
 from patchctl.training.preflight import machine as m
 from patchctl.training.preflight.case import Case
 from patchctl.training.preflight.tool_output import records
@@ -115,8 +115,8 @@ def _tree(tree: Mapping[str, Any], apply: str) -> Finding:
     if faults:
         todo = message("{apply} (--stash keeps edits); a run is only as reproducible as its trees", apply=apply)
         return looked_at("workspace", name, "error", joined(faults, "; "), todo)
-    count = len(records(tree.get("patches")))
-    what = message("{stack}, {count} patches", stack=tree.get("stack"), count=count)
+    patches = patch_count(len(records(tree.get("patches"))))
+    what = message("{stack}, {patches}", stack=tree.get("stack"), patches=patches)
     if lock == "silent":
         silent = message("{what}; the lock does not speak of this form", what=what)
         return looked_at("workspace", name, "ok", silent)
