@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import json
 import os
-import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -211,11 +210,12 @@ class App:
 
             print(json.dumps({"schema": f"patchctl.{verb}/1", **to_json(data)}, indent=2))
             return
-        from patchctl.terminal.text import visible
+        from patchctl.terminal.text import COLOR, fitted, visible
 
         for line in text(Style(self.colored)):
             # Renderers escape what others wrote; this is the net below them. Only our own colours pass.
-            print("".join(p if i % 2 and self.colored else visible(p) for i, p in enumerate(_COLOR.split(line))))
+            shown = "".join(p if i % 2 and self.colored else visible(p) for i, p in enumerate(COLOR.split(line)))
+            print(fitted(shown, sys.stdout))
 
     @property
     def colored(self) -> bool:
@@ -227,9 +227,6 @@ class App:
 def note(line: str) -> None:
     """On standard error, so that what is printed stays what it is."""
     print(f"patchctl: {translated(message('note: {what}', what=line))}", file=sys.stderr)
-
-
-_COLOR = re.compile("(\x1b\\[[0-9;]*m)")
 
 
 def split_pair(text: str, option: str) -> tuple[str, str]:

@@ -6,9 +6,11 @@ addresses can contain credentials. Neither leaves the tool.
 
 from __future__ import annotations
 
+import os
 import re
 import unicodedata
 from collections.abc import Sequence
+from typing import TextIO
 
 from patchctl.language.messages import joined, message
 
@@ -117,6 +119,50 @@ def cut(text: str, width: int) -> str:
     while columns(text[:end]) > width:
         end -= 1
     return text[:end]
+
+
+COLOR = re.compile("(\x1b\\[[0-9;]*m)")
+# A command that stands by itself is for copying: no line end goes into it.
+_COMMAND = re.compile(
+    r"(?:^ *|[:：] ?| {2})(?:export |(?:[A-Z_]+=\S+ )*(?:\S*/)?(?:patchctl|python3? -m|\w+\.sh) )"
+    r"|(?:^ *|try: |：)(?:make|git|docker|pip|bash) |\\$"
+)
+# What stays in one line: code, a word, a Chinese character with the punctuation behind it.
+_WIDE, _CLOSING = "\u2e80-\u9fff\uff00-\uffef", "，。；：、）！？》」"
+_PIECE = re.compile(rf"`[^`]*`[^\s{_WIDE}]*|[{_WIDE}][{_CLOSING}]*| +|[^\s{_WIDE}]+")
+_COLUMN = re.compile(r"(?<=\S) {2,}(?=\S)")
+
+
+def wrapped(line: str, width: int) -> list[str]:
+    """Break a line at spaces to `width` columns of a terminal. What follows is indented as the last column that begins in its first half.
+
+    Nothing is cut: a word that is longer, and a line that is a command, stay whole.
+    """
+    plain = COLOR.sub("", line)
+    if columns(plain) <= width or _COMMAND.search(plain):
+        return [line]
+    starts = [columns(plain[: gap.end()]) for gap in _COLUMN.finditer(plain)]
+    leading = len(plain) - len(plain.lstrip(" "))
+    indent = max([start for start in starts if start <= width // 2], default=min(leading + 2, width // 2))
+    lines, at = [""], 0
+    for piece in (
+        found for part in COLOR.split(line) for found in ([part] if COLOR.match(part) else _PIECE.findall(part))
+    ):
+        size = 0 if COLOR.match(piece) else columns(piece)
+        if at + size > width and at > indent and not piece.isspace():
+            lines[-1] = lines[-1].rstrip(" ")
+            lines.append(" " * indent)
+            at = indent
+        if not (piece.isspace() and at == indent and len(lines) > 1):
+            lines[-1] += piece
+            at += size
+    return lines
+
+
+def fitted(text: str, stream: TextIO) -> str:
+    """Return the lines of `text` as `stream` should have them: wrapped where it is a terminal, as they are elsewhere."""
+    width = os.get_terminal_size(stream.fileno()).columns if stream.isatty() else 0
+    return "\n".join(part for line in text.split("\n") for part in wrapped(line, width)) if width else text
 
 
 def abridged(items: Sequence[object], shown: int) -> str:
