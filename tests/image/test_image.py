@@ -289,7 +289,7 @@ def test_a_base_that_is_no_pin_is_patched_where_no_patch_meets_the_difference(im
     """As verl's own images clone heads of maintenance branches: asked for, told in the state and the labels, and in order."""
     name, base = "localhost/patchctl-test-on-this-base", "localhost/patchctl-test-no-pin"
     container = buildah("from", "--pull-never", VLLM_ASCEND.image).stdout.strip()
-    buildah("run", container, "--", "/bin/sh", "-c", "echo '#' >> /vllm-workspace/vllm/vllm/envs.py")
+    buildah("run", container, "--", "/bin/sh", "-c", "echo '#' >> /vllm-workspace/vllm/vllm/logger.py")
     buildah("commit", "-q", "--format", "docker", "--rm", container, base)
     try:
         image = build(
@@ -298,7 +298,7 @@ def test_a_base_that_is_no_pin_is_patched_where_no_patch_meets_the_difference(im
         assert image.health().returncode == 0
         status = json.loads(image.run("patchctl", "status", "--json").stdout)
         differing = {tree["upstream"]: tree["differing"] for tree in status["trees"] if tree["kind"] == "into"}
-        assert differing == {"vllm": ["vllm/envs.py"], "vllm-ascend": []}
+        assert differing == {"vllm": ["vllm/logger.py"], "vllm-ascend": []}
         assert {label for label in image.labels if label.startswith("patchctl.base.")} == {"patchctl.base.vllm"}
         assert image.labels["patchctl.tree.vllm"] != image_into.labels["patchctl.tree.vllm"]
     finally:
