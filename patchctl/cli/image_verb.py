@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import sys
-import tempfile
+from contextlib import ExitStack
 from pathlib import Path, PurePosixPath
 
 import click
@@ -64,17 +64,22 @@ def verify(
     from patchctl.check.statement import read_statement
     from patchctl.findings.formats import Shown, report_text, verify_output
     from patchctl.image.verify import verify_image
+    from patchctl.scratch import scratch
 
     said = (statement, read_statement(statement, app.trust(statement_signers))) if statement else None
     folder = PurePosixPath(workspace) if workspace else None
-    with tempfile.NamedTemporaryFile(prefix="patchctl-image-", suffix=".tar") as kept:
+    progress, name = app.progress(output == "json"), None
+    with ExitStack() as held:
+        at = file.absolute()
         if file == Path("-"):
             if sys.stdin.isatty():
                 raise WrongUse("standard input is a terminal", hint="`docker save IMAGE | patchctl image verify -`")
-            shutil.copyfileobj(sys.stdin.buffer, kept)
-            kept.flush()
-        at = Path(kept.name) if file == Path("-") else file.absolute()
-        report = verify_image(at, folder, app.distribution, app.progress(output == "json"), said)
+            name = "standard input"
+            progress.note(f"reading {name}")
+            at = held.enter_context(scratch("patchctl-image-")) / "image.tar"
+            with at.open("xb") as kept:
+                shutil.copyfileobj(sys.stdin.buffer, kept)
+        report = verify_image(at, folder, app.distribution, progress, said, name)
     shown = Shown(report, "image.verify", app.found_root, all_rules() if output == "sarif" else {})
     print_findings(app, output, shown, verify_output(report), lambda style: report_text(report, style, quiet=quiet))
     return report.exit_code()
