@@ -298,7 +298,8 @@ def outdated_text(found: OutdatedOutput, style: Style) -> Iterator[str]:
     """Yield a summary, what is new by stack, what the stacks' files ask of each other, and the next command."""
     new = [one for one in found.stacks if one.newer]
     where = f"release {found.release}: " if found.release else ""
-    yield style(f"{where}{len(new)} of {counted(len(found.stacks), 'upstream')} have something newer", bold=True)
+    verb = "has" if 1 in (len(new), len(found.stacks)) else "have"
+    yield style(f"{where}{len(new)} of {counted(len(found.stacks), 'upstream')} {verb} something newer", bold=True)
     width = max((len(n.name) for one in new for n in one.newer), default=0)
     for one in found.stacks:
         yield f"{one.upstream}/{one.stack}" + ("" if one.newer or one.unavailable else "  up to date")
@@ -314,7 +315,9 @@ def outdated_text(found: OutdatedOutput, style: Style) -> Iterator[str]:
     efforts = [(_LEAST.index(n.effort), one, n) for one in new for n in one.newer if n.effort in _LEAST]
     if efforts:
         _, one, first = min(efforts, key=lambda row: row[0])
-        yield f"next: patchctl rebase {one.upstream}/{one.stack} --to {visible_line(first.name)}"
+        name = visible_line(first.name)
+        rebase = f"rebase {one.upstream}/{one.stack} --to {name}"
+        yield f"next: patchctl {rebase if one.patches else f'pin {one.upstream} {name}'}"
 
 
 def _effort(stack: OutdatedStack, new: NewRevision, style: Style) -> str:
