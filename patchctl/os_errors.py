@@ -81,6 +81,9 @@ def user_error_or_none(error: OSError) -> PatchctlError | None:
         return WrongUse(
             message("file name too long: {path}...", path=str(_place(error))[:200]), hint=message("use a shorter name")
         )
+    if error.errno == errno.ENOTDIR and (place := _place(error)) is not None:
+        there = next((p for p in (*reversed(place.parents), place) if p.is_file()), place)
+        return WrongUse(message("this is no folder"), where=str(there), hint=message("name another place"))
     if _NO_FOLDER in str(error):
         hint = message("set TMPDIR to a writable folder; or {again}", again=_AGAIN)
         return as_user_error(error, message("cannot write a temporary file"), hint)
