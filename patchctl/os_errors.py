@@ -74,7 +74,8 @@ def is_resource_error(error: Exception) -> bool:
 def user_error_or_none(error: OSError) -> PatchctlError | None:
     """Return the refusal for an error caused by the machine, wherever it came from; None for others."""
     if is_resource_error(error):
-        return as_user_error(error, message("this cannot be read or written"), _AGAIN)
+        hint = message("name another place") if error.errno == errno.EROFS else _AGAIN
+        return as_user_error(error, message("this cannot be read or written"), hint)
     if error.errno in _PERMISSION and _place(error) is not None:
         return as_user_error(error, message("this cannot be read or written"), "")
     if error.errno == errno.ENAMETOOLONG:

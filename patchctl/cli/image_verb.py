@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import shutil
 import sys
-from contextlib import ExitStack
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path, PurePosixPath
 
 import click
@@ -23,6 +25,21 @@ def command() -> None:
     docker export CONTAINER --output root.tar             the files of a container, running or not
     patchctl image verify root.tar
     """
+
+
+@contextmanager
+def _room() -> Iterator[None]:
+    """What a disk says that is too small for an image, with where its trees are unpacked."""
+    from patchctl.os_errors import as_user_error, is_resource_error
+
+    try:
+        yield
+    except OSError as error:
+        if not is_resource_error(error):
+            raise
+        hint = "set TMPDIR to a folder with room for the image's trees, and with - for the image"
+        place = Path(tempfile.gettempdir())
+        raise as_user_error(error, "the image cannot be unpacked", hint, place) from error
 
 
 @command.command("verify", short_help="Check the trees and the labels of an image.")
@@ -69,7 +86,7 @@ def verify(
     said = (statement, read_statement(statement, app.trust(statement_signers))) if statement else None
     folder = PurePosixPath(workspace) if workspace else None
     progress, name = app.progress(output == "json"), None
-    with ExitStack() as held:
+    with _room(), ExitStack() as held:
         at = file.absolute()
         if file == Path("-"):
             if sys.stdin.isatty():

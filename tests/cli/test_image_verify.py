@@ -6,6 +6,7 @@ import gzip
 import hashlib
 import io
 import json
+import os
 import subprocess
 import sys
 import tarfile
@@ -312,6 +313,21 @@ def test_nothing_here_is_taken_away_by_a_layer(
         done = applied.made.patchctl("image", "verify", str(image), env={"TMPDIR": str(temporary)})
         assert done.returncode == 2 and "Traceback" not in done.stderr, done.stderr
         assert [one.name for one in temporary.iterdir()] == ["mine"]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a small file system")
+def test_a_full_temporary_folder_is_named(applied: Applied, tmp_path: Path) -> None:
+    small = tmp_path / "small"
+    small.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", small], capture_output=True).returncode:
+        pytest.skip("no file system can be mounted here")
+    try:
+        image = docker(tmp_path / "image.tar", [applied.layer, layer((HELLO, b"x" * 200_000))])
+        done = applied.made.patchctl("image", "verify", str(image), env={"TMPDIR": str(small)})
+        assert done.returncode == 7 and f"{small}: the image cannot be unpacked" in done.stderr, done.stderr
+        assert "set TMPDIR" in done.stderr and not any(small.iterdir())
+    finally:
+        subprocess.run(["umount", small], check=True)
 
 
 def timed(seconds: float) -> tarfile.TarInfo:
