@@ -81,6 +81,7 @@ def drift_text(stacks: Sequence[StackDrift], news: News | None, style: Style) ->
             yield from _table(stack, style)
         for line in stack.unseen:
             name, _, why = line.partition(": ")
+            why = "; ".join(part.strip() for part in why.splitlines())
             yield style.note(f"  what {visible_line(name)} calls was not looked at: {one_line(why)}")
     if any(len(s.releases) > 1 for s in stacks):
         yield style(_LEGEND, dim=True)
@@ -95,7 +96,8 @@ def drift_text(stacks: Sequence[StackDrift], news: News | None, style: Style) ->
 def _summary(stacks: Sequence[StackDrift], news: News | None, style: Style) -> str:
     patches = [p for s in stacks for r in s.releases for p in r.patches]
     numbers = Counter(p.state for p in patches)
-    states = ", ".join(f"{numbers[s]} {s}" for s in _SIGNS if numbers[s]) or "nothing looked at"
+    nothing = "no patch to look at" if any(s.releases for s in stacks) else "nothing looked at"
+    states = ", ".join(f"{numbers[s]} {s}" for s in _SIGNS if numbers[s]) or nothing
     said = {
         DONE: style.good("nothing is stale"),
         MOVES_CLEANLY: style.good("what is stale is proven or settled there"),
