@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
-from patchctl.errors import WorkspaceBusy
+from patchctl.errors import WorkspaceBusy, WrongUse
 
 # Longer than writing one file takes; a stopped run (SIGSTOP) must not block all others forever.
 _PATIENCE_SECONDS = 30.0
@@ -35,8 +35,11 @@ def replacing(file: Path, mode: int | None = None) -> Iterator[IO[bytes]]:
     A reader, or a run after a kill or power failure, finds the old bytes or the new ones. The temporary file has a
     fixed name, on which its writer holds a lock: of two runs one waits, and a leftover of a killed run is removed.
     The mode is `mode`, else that of the old file, else by umask; root gives the file to the old file's owner, or the
-    folder's. Raises OSError, or WorkspaceBusy if another run keeps the lock.
+    folder's. Raises OSError, WorkspaceBusy if another run keeps the lock, or WrongUse for a device or a pipe, which a
+    rename would replace.
     """
+    if _is_no_place(file):
+        raise WrongUse("this is a device, a pipe or a link to one, and not a file to replace", where=str(file))
     temporary = file.with_name(f".{file.name}.new")
     handle = _open_alone(temporary)
     try:
@@ -53,6 +56,16 @@ def replacing(file: Path, mode: int | None = None) -> Iterator[IO[bytes]]:
             error.filename = str(file)  # ENOSPC comes from a write, which knows no name
         raise
     sync_folder(file.parent)
+
+
+def _is_no_place(file: Path) -> bool:
+    """Whether a name is that of a device, or leads to one or to an open file, as /dev/null and /dev/stdout do."""
+    try:
+        kind = stat.S_IFMT(os.stat(file).st_mode)
+    except OSError:
+        return False
+    opened = os.path.islink(file) and os.readlink(file).startswith("/proc/")
+    return opened or kind in (stat.S_IFCHR, stat.S_IFBLK, stat.S_IFIFO, stat.S_IFSOCK)
 
 
 def sync_folder(folder: Path) -> None:
@@ -86,9 +99,9 @@ def make_folder(folder: Path) -> None:
         make_folder(folder.parent)
         try:
             folder.mkdir()
-        except FileExistsError:
+        except FileExistsError as error:
             if not folder.is_dir():
-                raise
+                raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(folder)) from error
         else:
             own_like(folder, os.stat(folder.parent))
 

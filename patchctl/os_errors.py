@@ -74,13 +74,17 @@ def is_resource_error(error: Exception) -> bool:
 def user_error_or_none(error: OSError) -> PatchctlError | None:
     """Return the refusal for an error caused by the machine, wherever it came from; None for others."""
     if is_resource_error(error):
-        return as_user_error(error, message("this cannot be read or written"), _AGAIN)
+        hint = message("name another place") if error.errno == errno.EROFS else _AGAIN
+        return as_user_error(error, message("this cannot be read or written"), hint)
     if error.errno in _PERMISSION and _place(error) is not None:
         return as_user_error(error, message("this cannot be read or written"), "")
     if error.errno == errno.ENAMETOOLONG:
         return WrongUse(
             message("file name too long: {path}...", path=str(_place(error))[:200]), hint=message("use a shorter name")
         )
+    if error.errno == errno.ENOTDIR and (place := _place(error)) is not None:
+        there = next((p for p in (*reversed(place.parents), place) if p.is_file()), place)
+        return WrongUse(message("this is no folder"), where=str(there), hint=message("name another place"))
     if _NO_FOLDER in str(error):
         hint = message("set TMPDIR to a writable folder; or {again}", again=_AGAIN)
         return as_user_error(error, message("cannot write a temporary file"), hint)

@@ -48,7 +48,7 @@ def sweep(prefix: str, parent: Path | None = None) -> None:
         place = Path(parent or tempfile.gettempdir())
         entries = list(os.scandir(place))
         for name in [e.name for e in entries if e.name.startswith(prefix) and e.is_dir(follow_symlinks=False)]:
-            with contextlib.suppress(OSError):
+            with contextlib.suppress(OSError, RecursionError):  # RecursionError: folders in folders, by the thousand
                 _take_away(place / name)
 
 

@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import gc
+import io
 import os
 import signal
 import sys
@@ -264,6 +265,9 @@ def _open_streams() -> None:
             os.open(os.devnull, os.O_RDWR)  # the lowest number that is free
         if getattr(sys, name) is None:
             setattr(sys, name, open(number, mode, encoding="utf-8", errors="backslashreplace", closefd=False))  # noqa: SIM115
+    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.encoding.lower() not in ("utf-8", "utf8"):
+        # What the locale cannot write, as a document's Chinese title or a folder's name, is an escape, as on standard error.
+        sys.stdout.reconfigure(errors="backslashreplace")
 
 
 def _end(number: int, _: object) -> NoReturn:
@@ -331,6 +335,16 @@ def _as_wrong_use(wrong: click.ClickException) -> WrongUse:
     if isinstance(wrong, click.NoSuchOption) and (renamed := _RENAMED.get(wrong.option_name)):
         has = {option for one in context.command.params for option in one.opts} if context else set()
         hint = renamed if has & set(renamed.split()) else hint
+    if (
+        isinstance(wrong, click.NoSuchOption)
+        and context
+        and wrong.option_name in {o for p in cli.params for o in p.opts}
+    ):
+        verb = context.command_path.removeprefix("patchctl ")
+        hint = message("it goes before the verb: `patchctl {option} ... {verb}`", option=wrong.option_name, verb=verb)
+        wrong = click.NoSuchOption(
+            wrong.option_name, ctx=context
+        )  # without the options of the verb that are spelt like it
     return WrongUse(recalled(wrong.format_message(), _OF_CLICK), hint=hint)
 
 

@@ -108,9 +108,12 @@ class App:
         from patchctl.manifest.distribution import find_root
 
         root = find_root(self.named_root, Path.cwd())
-        if self.verb in WRITERS and (is_read_only(root) or root.is_relative_to(self.cache_folder / "bundles")):
-            what = f"{self.verb} works on a clone of the distribution, and {root} is an installed copy"
-            raise WrongUse(what, hint=how_to_clone(root))
+        bundled = root.is_relative_to(self.cache_folder / "bundles")
+        if self.verb in WRITERS and (bundled or is_read_only(root)):
+            kind = "a bundle's" if bundled else "an installed copy"
+            what = f"{self.verb} works on a clone of the distribution, and {root} is {kind}"
+            hint = "clone the repository that the bundle was made of, and run the same in the clone"
+            raise WrongUse(what, hint=hint if bundled else how_to_clone(root))
         return root
 
     @cached_property
@@ -135,22 +138,28 @@ class App:
             yield self.distribution
 
     def root_of(self, workspace: Path) -> Path | None:
-        """The distribution that is named or around, else the one that the workspace was made from, else None.
+        """The distribution that is named or around, else that of the bundle that the workspace was made of, else what `use` chose or the
+        installed one, else any that the workspace was made from, else None.
 
         Raises WrongUse when what is named with --root or PATCHCTL_ROOT is none.
         """
-        from patchctl.manifest.default_roots import MARKER
+        from patchctl.manifest.default_roots import MARKER, is_read_only
         from patchctl.manifest.distribution import VARIABLE, find_root
         from patchctl.workspace.state import load_state
 
+        named, found = self.root is not None or bool(os.environ.get(VARIABLE)), None
         try:
-            return find_root(self.named_root, Path.cwd())
+            found = find_root(self.named_root, Path.cwd())
         except WrongUse:
-            if self.root is not None or os.environ.get(VARIABLE):
+            if named:
                 raise
+        if found is not None and (named or not is_read_only(found)):
+            return found
         state = load_state(workspace)
         # os.path and not pathlib, which raises where a folder above may not be entered: another user's cache
-        return Path(state.root) if state is not None and os.path.isfile(Path(state.root) / MARKER) else None
+        made_of = Path(state.root) if state is not None and os.path.isfile(Path(state.root) / MARKER) else None
+        bundled = made_of is not None and made_of.is_relative_to(self.cache_folder / "bundles")
+        return made_of if bundled or found is None else found
 
     @cached_property
     def user_config(self) -> UserConfig:

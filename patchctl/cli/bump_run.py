@@ -40,7 +40,15 @@ from patchctl.rebase.rebase import accept_resolution, clear_locks
 from patchctl.rebase.rebase_state import RebaseRun, RebaseState, RebaseWorktree, locked
 from patchctl.rebase.rebase_state import read_state as read_rebase
 from patchctl.rebase.start import RebaseRequest, start
-from patchctl.report.bump import BumpOutput, BumpStop, bump_text, imports_text, moves_text, report_markdown
+from patchctl.report.bump import (
+    BumpOutput,
+    BumpStop,
+    aborted_text,
+    bump_text,
+    imports_text,
+    moves_text,
+    report_markdown,
+)
 from patchctl.report.stacks import rebase_stopped
 from patchctl.requirements.relock import relock
 from patchctl.source.types import SourceOptions
@@ -92,8 +100,10 @@ def end_or_go_on(app: App, action: str, named: bool, options: SourceOptions, as_
         return _Bump(app, state, options, as_json).go_on()
     with exclusive_writer(root):
         state_file(root).unlink()
-    data = BumpOutput(state.release, state.new, state.moves, "aborted")
-    app.emit("bump", data, lambda style: moves_text(state, style), as_json)
+    data = BumpOutput(state.release, state.new, state.moves, "aborted", stacks=state.stacks)
+    places = [_Bump(app, state, options, as_json).place_of(move) for move in state.moves]
+    held = [str(place.folder) for place in places if place.held is not None]
+    app.emit("bump", data, lambda style: aborted_text(state, held, style), as_json)
     return DONE
 
 
@@ -137,7 +147,7 @@ class _Bump:
             for u, stack in new.items()
         }
         data = self._output("done", patches=classes, red=red, open=state.open, left=self._left())
-        files = {move.upstream: self._place(move).range_diff for move in state.moves}
+        files = {move.upstream: self.place_of(move).range_diff for move in state.moves}
         self._emit(data, bump_text, {u: f.read_text("utf-8", "replace") for u, f in files.items() if f.is_file()})
         state_file(dist.root).unlink(missing_ok=True)
         return SOMEBODY_HAS_TO_WORK if red or state.open or data.unproven or data.left else DONE
@@ -161,7 +171,7 @@ class _Bump:
         replace_file(data.report, report_markdown(data, range_diffs or {}).encode())
         self.app.emit("bump", data, partial(text, data), self.as_json)
 
-    def _place(self, move: StackMove) -> RebaseWorktree:
+    def place_of(self, move: StackMove) -> RebaseWorktree:
         return RebaseWorktree((self.dist.root / "edit" / f"{move.upstream}-bump-{self.state.new}").absolute())
 
     def _unprovided(self, old: Release, new: Mapping[str, Stack]) -> list[str]:
@@ -188,7 +198,7 @@ class _Bump:
 
     def _arrive(self, move: StackMove) -> tuple[RebaseRun, RebaseState] | None:
         """One move to its end, or to where a person is needed. A rebase that is under way is gone on with, one that has ended is kept."""
-        dist, known, place = self.dist, self.state.stacks.get(move.upstream), self._place(move)
+        dist, known, place = self.dist, self.state.stacks.get(move.upstream), self.place_of(move)
         if place.held is not None:
             run = RebaseRun(dist, place, self.options, self.progress)
             with locked(place.held):
@@ -205,7 +215,12 @@ class _Bump:
     def _go_on_with(self, run: RebaseRun, rebase: RebaseState, *, go_on: bool) -> tuple[RebaseRun, RebaseState] | None:
         """A rebase to its end, which is noted, or to its next stop. `go_on`: it has stopped before, or was killed."""
         self._note(stacks=self.state.stacks | {rebase.upstream: rebase.new})
-        rebase, ended, _ = to_next_stop(self.app, run, accept_resolution(run, rebase) if go_on else rebase)
+        try:
+            accepted = accept_resolution(run, rebase) if go_on else rebase
+        except PatchctlError as error:  # as `rebase` says it, with the command of a bump
+            error.hint = error.hint and error.hint.replace("patchctl rebase --continue", "patchctl bump --continue")
+            raise
+        rebase, ended, _ = to_next_stop(self.app, run, accepted)
         if ended is None:
             return run, rebase
         merges: dict[str, str] = {step.feature: step.outcome for step in rebase.steps}

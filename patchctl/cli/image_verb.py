@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import shutil
 import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 
 import click
@@ -21,6 +24,21 @@ def command() -> None:
     buildah push IMAGE oci-archive:image.tar              or: docker save IMAGE --output image.tar
     patchctl image verify image.tar
     """
+
+
+@contextmanager
+def _room() -> Iterator[None]:
+    """What a disk says that is too small for an image, with where its trees are unpacked."""
+    from patchctl.os_errors import as_user_error, is_resource_error
+
+    try:
+        yield
+    except OSError as error:
+        if not is_resource_error(error):
+            raise
+        hint = "set TMPDIR to a folder with room for the image's trees, and with - for the image"
+        place = Path(tempfile.gettempdir())
+        raise as_user_error(error, "the image cannot be unpacked", hint, place) from error
 
 
 @command.command("verify", short_help="Check the trees and the labels of an image.")
@@ -69,11 +87,12 @@ def verify(
     said = (statement, read_statement(statement, app.trust(statement_signers))) if statement else None
     within = PurePosixPath(workspace) if workspace else None
     progress = app.progress(output == "json")
-    with scratch("patchctl-image-") as folder:
+    with _room(), scratch("patchctl-image-") as folder:
         kept = folder / "image.tar"
         if image == "-":
             if sys.stdin.isatty():
                 raise WrongUse("standard input is a terminal", hint="`docker save IMAGE | patchctl image verify -`")
+            progress.note("reading standard input")
             with kept.open("xb") as out:
                 shutil.copyfileobj(sys.stdin.buffer, out)
             file = ImageFile(kept, "standard input")

@@ -61,7 +61,7 @@ def command(
     if not (git or sdist):
         raise WrongUse("where is the upstream?", hint="name its repository with --git URL, or --sdist PROJECT, or both")
     root = folder.absolute()
-    check_place(root, name, git)
+    check_place(root, name, git, sdist)
     progress = app.progress(as_json=False)
     with filling(root, last="manifests") as staged:
         app.distribution = declare(staged, name, Upstream(name, UNKNOWN, [*git], sdist or None))

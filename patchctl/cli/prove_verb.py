@@ -116,7 +116,8 @@ def command(
     Who trusts no record runs some of them again with --check, such as what changed --since a release, or takes only records that are
     signed: `verify --static --proven --record-signers FILE`.
 
-    Exit code 0 when all that could be run is proven (or met), 1 when something is not or nothing could be run.
+    Exit code 0 when all that could be run is proven (or met), or no record changed --since; 1 when something is not or nothing could be
+    run.
 
     \b
     Examples:
@@ -130,6 +131,7 @@ def command(
     from patchctl.prove.prove import Runs, changed_since, subjects_of
     from patchctl.prove.runs import TIMEOUT_S, cores
     from patchctl.report.proving import prove_output, summary_text
+    from patchctl.terminal.text import visible_line
 
     if bool(features) == everything:
         raise WrongUse("name features, or --all", hint="`patchctl list patches` names them")
@@ -145,7 +147,9 @@ def command(
     key = SigningKey.load(sign) if sign else None
     subjects = subjects_of(dist, features, stack)
     if since is not None and not (subjects := changed_since(dist, subjects, since)):
-        raise WrongUse(f"no record is another than at {since}", hint="name an earlier commit")
+        none = f"nothing to prove: no record is another than at {visible_line(since)}"
+        app.emit("prove", prove_output([], []), lambda style: [none], as_json)
+        return DONE
     groups = (
         ((isolated_profile(dist, one, profile), [one]) for one in subjects)
         if alone

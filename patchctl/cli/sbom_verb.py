@@ -58,7 +58,7 @@ def command(app: App, profile: str, form: str, workspace: Path | None, out: Path
     """
     if sign and (form != "in-toto" or out == Path("-")):
         raise WrongUse("--sign signs a statement in a file", hint="add --format in-toto --out FILE")
-    from patchctl.atomic import replacing
+    from patchctl.atomic import make_folder, replacing
     from patchctl.bundle.signature import STATEMENT, SigningKey
     from patchctl.sbom.contents import contents_of, state_of
     from patchctl.sbom.forms import check_form, render
@@ -70,6 +70,7 @@ def command(app: App, profile: str, form: str, workspace: Path | None, out: Path
     if out == Path("-"):
         sys.stdout.buffer.write(data)
         return
+    make_folder(out.absolute().parent)
     with replacing(out.absolute()) as file:
         file.write(data)
         if key:

@@ -21,7 +21,9 @@ from typing import IO, Any
 from patchctl.errors import SourceMismatch, WrongUse
 
 _JSON_LIMIT = 16 << 20
+_DEPTH = 200
 _CHUNK = 1 << 20
+_COMPRESSED = {b"\x1f\x8b": "gzip", b"\xfd7zXZ": "xz", b"BZh": "bzip2", b"\x28\xb5\x2f\xfd": "zstd"}
 _WHITEOUT, _OPAQUE = ".wh.", ".wh..wh..opq"
 _INDEXES = ("application/vnd.oci.image.index.v1+json", "application/vnd.docker.distribution.manifest.list.v2+json")
 
@@ -77,7 +79,7 @@ class ImageArchive:
             if name == _OPAQUE:
                 gone.append((path[:-1], True))
             elif name.startswith(_WHITEOUT):
-                gone.append(((*path[:-1], name.removeprefix(_WHITEOUT)), False))
+                gone.append(((*path[:-1], _named(name.removeprefix(_WHITEOUT))), False))
             elif any(path[: len(one)] == one for one in wanted):
                 gone += [] if self._put(staged, path, info, data) else [(path, False)]
             elif any(one[: len(path)] == path for one in wanted) and not info.isdir():
@@ -165,6 +167,10 @@ class ImageArchive:
 
     def _put(self, staged: Path, path: _Parts, info: tarfile.TarInfo, data: IO[bytes] | None) -> bool:
         """Write an entry of a layer. False for what no tree has, which is then missing: devices, pipes, and links out of the image."""
+        if len(path) > _DEPTH:
+            raise self._wrong(f"/{'/'.join(path)!r:.100} is more than {_DEPTH} folders deep")
+        if info.issparse():  # a few bytes could stand for any number of them
+            raise self._wrong(f"/{'/'.join(path)!r:.100} is a sparse file")
         target = staged.joinpath(*path)
         _make_folder(staged, path[:-1])
         if info.isdir():
@@ -206,8 +212,16 @@ _HINT = "`docker save IMAGE --output FILE`, `buildah push IMAGE oci-archive:FILE
 @contextmanager
 def open_image(file: ImageFile) -> Iterator[ImageArchive]:
     """Open an image. Raises WrongUse if the file is none, SourceMismatch if a part is not what its digest says."""
-    if not file.path.is_file():
+    if not file.path.exists():
         raise WrongUse("there is no such file", where=file.name, hint=_HINT)
+    if not file.path.is_file():
+        raise WrongUse("not a regular file", where=file.name, hint="`... | patchctl image verify -` reads a pipe")
+    with file.path.open("rb") as opened:
+        start = opened.read(8)
+    for magic, program in _COMPRESSED.items():
+        if start.startswith(magic):
+            hint = f"`{program} -dc FILE | patchctl image verify -`"
+            raise WrongUse(f"the image is compressed with {program}", where=file.name, hint=hint)
     with ExitStack() as held:
         with _readable(file):
             image = ImageArchive(file, held.enter_context(tarfile.open(file.path, "r:")))
@@ -219,7 +233,7 @@ def _readable(file: ImageFile) -> Iterator[None]:
     """What is wrong with an archive, as one error."""
     try:
         yield
-    except (tarfile.ReadError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except (tarfile.ReadError, ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError) as error:
         what = f"not an image that can be read: {type(error).__name__}: {error}"
         raise WrongUse(what, where=file.name, hint=_HINT) from error
 
@@ -247,6 +261,13 @@ def _path(name: str) -> _Parts:
     if ".." in parts or "\0" in name:
         raise ValueError(f"it has a member {name!r:.100}")
     return parts
+
+
+def _named(name: str) -> str:
+    """The name of what a layer takes away. A name that leads up would take away what is here."""
+    if name in ("", ".", ".."):
+        raise ValueError(f"it takes {name!r} away")
+    return name
 
 
 def _take_away(to: Path, path: _Parts, wanted: _Parts, *, only_below: bool) -> None:

@@ -14,6 +14,7 @@ from patchctl.image.image_archive import ImageFile, open_image
 from patchctl.manifest.distribution import Distribution
 from patchctl.scratch import scratch
 from patchctl.terminal.progress import Progress
+from patchctl.terminal.text import one_line
 from patchctl.workspace.state import WorkspaceState, in_profile, load_state
 
 _DEFAULT = "/opt/patched"
@@ -31,26 +32,38 @@ def verify_image(
     Raises what `open_image` and `verify_workspace` raise, and WrongUse for an image without a workspace.
     """
     with open_image(file) as image, scratch("patchctl-image-") as root:
-        at = workspace or PurePosixPath(image.environment.get("PATCHCTL_WORKSPACE", _DEFAULT))
-        if not at.is_absolute():
-            raise WrongUse(f"the workspace in the image is an absolute path, and not {at}", hint="--workspace /DIR")
-        progress.note(f"reading {file.name}")
+        at = _inside(workspace or PurePosixPath(image.environment.get("PATCHCTL_WORKSPACE", _DEFAULT)), "the workspace")
+        progress.note(f"reading {PurePosixPath(file.name).name}")
         image.unpack(root, [at])
         there = root / at.relative_to("/")
         state = load_state(there) if there.is_dir() else None
         if state is None:
             what = f"nothing was applied to {at} in this image"
             raise WrongUse(what, where=file.name, hint="name the image's workspace with --workspace /DIR")
-        elsewhere = [PurePosixPath(tree.folder) for tree in state.trees.values() if tree.folder.startswith("/")]
+        elsewhere = [
+            _inside(PurePosixPath(tree.folder), f"the tree of {upstream}")
+            for upstream, tree in state.trees.items()
+            if tree.folder.startswith("/")
+        ]
         if elsewhere:
             image.unpack(root, elsewhere)
         report = verify_workspace(there, dist, progress, within=root)
         report.findings[:] = [_in_image(one, root) for one in report.findings]
         report.add(_labels(image.labels, state, file.name))
         if statement:
-            name, data = statement
-            report.add(statement_findings(data, name, state))
+            said_in, data = statement
+            report.add(statement_findings(data, said_in, state))
         return report
+
+
+def _inside(folder: PurePosixPath, what: str) -> PurePosixPath:
+    """A folder of the image, which its own environment and state may name. Raises WrongUse for one that could lead out of it."""
+    if not folder.is_absolute() or ".." in folder.parts or len(folder.parts) == 1:
+        raise WrongUse(
+            f"{what} in the image is an absolute path below /, without `..`, and not {one_line(str(folder), 100)}",
+            hint="--workspace /DIR",
+        )
+    return PurePosixPath("/", *folder.parts[1:])
 
 
 def _in_image(found: Finding, root: Path) -> Finding:

@@ -10,11 +10,13 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from string import Template
 
+import yaml
+
 from patchctl.atomic import make_folder, replace_file
 from patchctl.errors import LocalEdits, WrongUse
 from patchctl.manifest.distribution import Distribution
 from patchctl.manifest.typeinfo import shape_of
-from patchctl.manifest.types import FORMAT, GitUrl, Name, Stack, Upstream
+from patchctl.manifest.types import FORMAT, Distributed, GitUrl, Name, Stack, Upstream
 from patchctl.pin.generated import BaseReader
 from patchctl.pin.pin import find_pin, newest, write_pin
 from patchctl.source.types import SourceOptions
@@ -34,15 +36,18 @@ _ENTRIES = ("manifests", "patches", ".gitignore", *dict.fromkeys(name.partition(
 _NO_PACKAGES = {"test", "tests", "doc", "docs", "example", "examples", "benchmark", "benchmarks", "scripts", "tools"}
 
 
-def check_place(root: Path, name: str, git: Sequence[str]) -> None:
-    """Check that a distribution can begin there. Raises WrongUse for name or address, LocalEdits for what is in the way."""
-    if not shape_of(Name).takes_text(name):
-        raise WrongUse(f"{name!a} is no name of an upstream", hint="lower-case letters, digits, '.', '_', '-'")
+def check_place(root: Path, name: str, git: Sequence[str], sdist: str | None) -> None:
+    """Check that a distribution can begin there. Raises WrongUse for names and addresses, LocalEdits for what is in the way."""
+    if not shape_of(Name).takes_text(name) or yaml.safe_load(name) != name:
+        hint = "lower-case letters, digits, '.', '_', '-'; nothing that YAML takes for a number, a truth value or null"
+        raise WrongUse(f"{name!a} is no name of an upstream", hint=hint)
     for url in git:
         if not shape_of(GitUrl).takes_text(url):
             what = "--git takes an https://, ssh://, git:// or file:/// address without a password"
             hint = f"a repository of this machine alone: --mirror {name}=DIR, with the upstream's address"
             raise WrongUse(what, hint=hint)
+    if sdist and not shape_of(Distributed).takes_text(sdist):
+        raise WrongUse(f"{sdist!a} is no name of a project on a package index", hint="--sdist PROJECT, as pip takes it")
     if not root.parent.is_dir():
         raise WrongUse(f"there is no folder {root.parent}", hint=f"mkdir -p {shlex.quote(str(root.parent))}")
     there = [str(root / entry) for entry in _ENTRIES if (root / entry).exists()]

@@ -71,8 +71,8 @@ def find_pin(
     commit: str | None = None,
 ) -> PinResult:
     """The stack for the revision `wanted` of the upstream of `like`. Nothing is written. `commit` is what the user says of a
-    revision whose repository cannot be had. With `options.source` sdist and no `commit` no repository is asked, and the pin is
-    the source distribution alone.
+    revision whose repository cannot be had. With `options.source` sdist and no `commit`, or for an upstream that is on an index alone,
+    no repository is asked, and the pin is the source distribution alone.
 
     Raises SourceUnavailable with every place tried, SourceMismatch, WrongUse for a name that is taken or a generated file that
     the new revision does not expect.
@@ -81,9 +81,10 @@ def find_pin(
     revisions = Revisions(like.upstream, upstream, release_prefix(like, upstream), options)
     tried = revisions.tried
     progress.note("looking for the revision")
-    in_archive = options.source == "sdist" and commit is None
+    indexed = upstream.sdist is not None and not (upstream.git or options.mirrors.get(like.upstream))
+    in_archive = commit is None and (indexed or options.source == "sdist")
     found = None if in_archive else revisions.find(wanted)
-    revision = None if in_archive else found or _said(like, wanted, revisions.prefix, commit, tried)
+    revision = None if in_archive else found or _said(dist, like, wanted, revisions.prefix, commit, tried)
     if commit is not None and revision is not None and revision.commit != commit:
         raise SourceMismatch(f"{wanted} is commit {revision.commit}, and {commit} was said", where=revision.origin)
     stack = _new_stack(dist, like, wanted, revision, revisions, name, options, progress)
@@ -118,6 +119,9 @@ def _new_stack(
     # 6688c61 is a commit's first digits, and to Python a release candidate.
     by_id = revision is not None and revision.tag is None and revision.commit.startswith(wanted)
     version = None if by_id else version_of(revision.tag or wanted if revision else wanted, prefix)
+    if revision is None and version is None:
+        what = f"{quoted(wanted)} is no version, which a source distribution is named by"
+        raise WrongUse(what, hint="name a version, as 1.2.3")
     own = name or (_name(revision, wanted) if revision else f"{prefix}{version}")
     _check_free(dist, like.upstream, own)
     sdist = _sdist(upstream, str(version) if version else None, options, progress, tried)
@@ -149,14 +153,16 @@ def write_pin(pinned: PinResult) -> None:
     replace_file(pinned.file, pinned.text.encode())
 
 
-def _said(like: Stack, wanted: str, prefix: str, commit: str | None, tried: list[Tried]) -> Revision:
+def _said(
+    dist: Distribution, like: Stack, wanted: str, prefix: str, commit: str | None, tried: list[Tried]
+) -> Revision:
     """What the user says where no repository can tell. Raises SourceUnavailable without that."""
     known = commit or (wanted if _COMMIT.fullmatch(wanted) else None)
     if known is None:
-        hint = (
-            f"`--mirror {like.upstream}=URL` names another place; `--source sdist` takes the package index's archive; "
-            "`pin --commit ID` says it, and only a repository can prove it"
-        )
+        sdist = "--source sdist" if dist.upstream(like.upstream).sdist else "--sdist PROJECT --source sdist"
+        hint = f"`--mirror {like.upstream}=URL` names another place; `{sdist}` takes the package index's archive"
+        if dist.stacks:  # `init` has none yet
+            hint += "; `pin --commit ID` says it, and only a repository can prove it"
         raise SourceUnavailable(f"{like.upstream}: no place tells which commit {wanted} is", tried, hint=hint)
     version = version_of(wanted, prefix) if wanted != known else None
     return Revision(known, f"{prefix}{version}" if version else None, None, "the command line")

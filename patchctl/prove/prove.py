@@ -346,6 +346,8 @@ def changed_since(dist: Distribution, subjects: Sequence[FeatureOnStack], commit
         out = run_git(
             ["diff", "--name-only", "--relative", "-z", "--end-of-options", commit, "--", "patches"], cwd=dist.root
         )
+        # A record that was written and never added is in no diff.
+        out += run_git(["ls-files", "--others", "--exclude-standard", "-z", "--", "patches"], cwd=dist.root)
     except GitFailed as error:
         what = f"git cannot compare the distribution with {quoted(commit)}: {one_line(error.what)}"
         raise WrongUse(what, where=str(dist.root), hint="name a commit of a clone of it") from error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -73,9 +74,20 @@ def moves_text(state: BumpState, style: Style, efforts: Mapping[str, str] | None
         yield f"  {f'{move.upstream}/{move.stack}':<{width}}  {visible_line(move.to)}{word}  ({visible_line(move.why)})"
 
 
+def aborted_text(state: BumpState, held: Sequence[str], style: Style) -> Iterator[str]:
+    """Yield what is forgotten, and what stays: stacks that have arrived, and the folder of a rebase that had stopped."""
+    yield style(f"the bump to {state.new} is given up", bold=True)
+    if arrived := [f"{u}/{stack}" for u, stack in state.stacks.items() if u in state.merges]:
+        yield f"stays: {', '.join(arrived)}"
+    for folder in held:
+        yield f"a rebase is under way in {folder}: `patchctl rebase --dir {shlex.quote(folder)} --abort` takes it back"
+
+
 def bump_text(found: BumpOutput, style: Style) -> Iterator[str]:
     """Yield the new release, its patches by class, failed or missing proofs, and what comes next."""
-    yield style(f"release {found.new} is written: {found.release} with {len(found.stacks)} new stacks", bold=True)
+    yield style(
+        f"release {found.new} is written: {found.release} with {counted(len(found.stacks), 'new stack')}", bold=True
+    )
     for upstream, stack in found.stacks.items():
         numbers = Counter(p.kind for p in found.patches[upstream])
         yield f"  {upstream}/{stack}: " + ", ".join(f"{number} {kind}" for kind, number in numbers.items())

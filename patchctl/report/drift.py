@@ -81,6 +81,7 @@ def drift_text(stacks: Sequence[StackDrift], news: News | None, style: Style) ->
             yield from _table(stack, style)
         for line in stack.unseen:
             name, _, why = line.partition(": ")
+            why = "; ".join(part.strip() for part in why.splitlines())
             yield style.note(f"  what {visible_line(name)} calls was not looked at: {one_line(why)}")
     if any(len(s.releases) > 1 for s in stacks):
         yield style(_LEGEND, dim=True)
@@ -95,7 +96,8 @@ def drift_text(stacks: Sequence[StackDrift], news: News | None, style: Style) ->
 def _summary(stacks: Sequence[StackDrift], news: News | None, style: Style) -> str:
     patches = [p for s in stacks for r in s.releases for p in r.patches]
     numbers = Counter(p.state for p in patches)
-    states = ", ".join(f"{numbers[s]} {s}" for s in _SIGNS if numbers[s]) or "nothing looked at"
+    nothing = "no patch to look at" if any(s.releases for s in stacks) else "nothing looked at"
+    states = ", ".join(f"{numbers[s]} {s}" for s in _SIGNS if numbers[s]) or nothing
     said = {
         DONE: style.good("nothing is stale"),
         MOVES_CLEANLY: style.good("what is stale is proven or settled there"),
@@ -298,7 +300,8 @@ def outdated_text(found: OutdatedOutput, style: Style) -> Iterator[str]:
     """Yield a summary, what is new by stack, what the stacks' files ask of each other, and the next command."""
     new = [one for one in found.stacks if one.newer]
     where = f"release {found.release}: " if found.release else ""
-    yield style(f"{where}{len(new)} of {counted(len(found.stacks), 'upstream')} have something newer", bold=True)
+    verb = "has" if 1 in (len(new), len(found.stacks)) else "have"
+    yield style(f"{where}{len(new)} of {counted(len(found.stacks), 'upstream')} {verb} something newer", bold=True)
     width = max((len(n.name) for one in new for n in one.newer), default=0)
     for one in found.stacks:
         yield f"{one.upstream}/{one.stack}" + ("" if one.newer or one.unavailable else "  up to date")
@@ -314,7 +317,9 @@ def outdated_text(found: OutdatedOutput, style: Style) -> Iterator[str]:
     efforts = [(_LEAST.index(n.effort), one, n) for one in new for n in one.newer if n.effort in _LEAST]
     if efforts:
         _, one, first = min(efforts, key=lambda row: row[0])
-        yield f"next: patchctl rebase {one.upstream}/{one.stack} --to {visible_line(first.name)}"
+        name = visible_line(first.name)
+        rebase = f"rebase {one.upstream}/{one.stack} --to {name}"
+        yield f"next: patchctl {rebase if one.patches else f'pin {one.upstream} {name}'}"
 
 
 def _effort(stack: OutdatedStack, new: NewRevision, style: Style) -> str:

@@ -299,6 +299,9 @@ def relock(
 def _set(
     dist: Distribution, named: NamedSet, options: SourceOptions, progress: Progress, *, check: bool
 ) -> Iterator[LockedSet]:
+    if options.offline:
+        what = f"{named.name}: requirements are resolved on a package index"
+        raise SourceUnavailable(what, [Tried("package index", "the run is offline")], hint="leave --offline out")
     declared = _declared(dist, named, options, progress)
     inputs = inputs_of(dist, named, declared)
     texts: dict[Path, str] = {named.folder / FILE: render(declared)}

@@ -313,6 +313,8 @@ class UpstreamReleases:
         from patchctl.source.package_index import download
 
         assert self._upstream.sdist is not None
+        if self._options.offline:  # what the index offered is remembered; the archive is not here
+            raise self._unavailable(name)
         final = self._folder() / f"{sdist.version}-{sdist.sha256[:16]}-{self._without}.git"
         # Keep what other stacks wanted, or two stacks would evict each other's files and download anew each time.
         self._wanted |= _names_in((_json(final / "release.json") or {}).get("kept", []))

@@ -6,6 +6,7 @@ the objects, writes the journal and carries it out. Only the last two change any
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -88,7 +89,8 @@ def writing(workspace: Path) -> Iterator[None]:
         raise git_error(failure) from failure
     except OSError as error:
         ends = message("the next apply or revert ends what was begun")
-        raise as_user_error(error, message("it cannot be written or read"), ends, workspace) from error
+        hint = message("name another place") if error.errno == errno.EROFS else ends
+        raise as_user_error(error, message("it cannot be written or read"), hint, workspace) from error
 
 
 class _Run:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import shutil
 from collections.abc import Mapping
 from dataclasses import replace
@@ -237,8 +238,13 @@ def test_it_can_be_given_up(made: Made) -> None:
     conflict(made)
     begin(made, code=4)
     assert begin(made, code=2)["error"]["what"] == "a bump to 2001.02 is under way"
-    bump(made, "--abort", code=0)
+    still = made.patchctl("bump", "--continue")
+    assert still.returncode == 4 and "then `patchctl bump --continue`" in still.stderr
+    said = made.good("bump", "--abort").splitlines()
+    assert said[0] == "the bump to 2001.02 is given up"
     assert bump(made, "--continue", code=2)["error"]["what"] == "no bump is under way"
+    proposed = said[-1].partition("`patchctl ")[2].partition("`")[0]
+    assert "the distribution is as before" in made.good(*shlex.split(proposed))
 
 
 @pytest.mark.parametrize(

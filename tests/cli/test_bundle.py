@@ -139,6 +139,7 @@ def test_a_bundle_is_a_distribution_for_every_verb(behind: Behind, bundle: Path)
     behind.good(*root, "verify", "--workspace", str(behind.home / "ws"))
     refused = behind.run(*root, "lock")
     assert refused.returncode == 2 and "lock works on a clone of the distribution" in refused.stderr
+    assert "is a bundle's" in refused.stderr and "clone the repository that the bundle was made of" in refused.stderr
 
 
 @pytest.mark.heavy("fetches the sources of a real profile")

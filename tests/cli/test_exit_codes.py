@@ -33,6 +33,23 @@ def test_help(verb: str, tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
+def test_a_locale_that_lacks_a_character_has_an_escape(small: Made, tmp_path: Path, encoding: str) -> None:
+    folder = tmp_path / "补丁"
+    small.good("apply", "--profile", "full", "--workspace", str(folder))
+    line = [sys.executable, "-m", "patchctl", f"--root={small.root}", "status", "--workspace", str(folder)]
+    env = {"PATH": os.environ["PATH"], "PYTHONPATH": str(REPO), "HOME": str(tmp_path), "PYTHONIOENCODING": encoding}
+    done = subprocess.run(line, env=env, capture_output=True, check=False)
+    assert done.returncode == 0 and rb"\u8865\u4e01" in done.stdout, done.stderr
+
+
+def test_an_option_of_patchctl_after_the_verb_says_where_it_goes(small: Made) -> None:
+    for option, verb in (("--root", "list"), ("--cache", "bundle create"), ("--lang", "doctor")):
+        done = small.patchctl(*verb.split(), option, "x")
+        assert done.returncode == 2 and "Did you mean" not in done.stderr
+        assert f"try: it goes before the verb: `patchctl {option} ... {verb}`" in done.stderr
+
+
 def test_the_help_lists_each_verb_in_one_line_below_a_heading(small: Made) -> None:
     shown = small.good("--help", env={"COLUMNS": "80"}).partition("Apply and inspect:")[2].splitlines()
     named = [line.split(maxsplit=1) for line in shown if line.startswith("  ")]

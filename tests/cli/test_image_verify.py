@@ -74,8 +74,8 @@ def sha256(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
-def config_of(labels: Mapping[str, str], layers: Sequence[bytes]) -> bytes:
-    inner = {"Labels": labels, "Env": ["PATCHCTL_WORKSPACE=/opt/patched"]}
+def config_of(labels: Mapping[str, str], layers: Sequence[bytes], workspace: str = "/opt/patched") -> bytes:
+    inner = {"Labels": labels, "Env": [f"PATCHCTL_WORKSPACE={workspace}"]}
     return json.dumps({"config": inner, "rootfs": {"diff_ids": [f"sha256:{sha256(one)}" for one in layers]}}).encode()
 
 
@@ -99,10 +99,13 @@ def oci(to: Path, layers: Sequence[bytes], labels: Mapping[str, str] | None = No
     return packed(files | {f"blobs/sha256/{name}": data for name, data in held.items()}, to)
 
 
-def docker(to: Path, layers: Sequence[bytes], labels: Mapping[str, str] | None = None) -> Path:
+def docker(
+    to: Path, layers: Sequence[bytes], labels: Mapping[str, str] | None = None, workspace: str = "/opt/patched"
+) -> Path:
     named = {f"{number}/layer.tar": one for number, one in enumerate(layers)}
     manifest = json.dumps([{"Config": "config.json", "RepoTags": ["it:1"], "Layers": [*named]}]).encode()
-    return packed({"manifest.json": manifest, "config.json": config_of(labels or {}, layers), **named}, to)
+    config = config_of(labels or {}, layers, workspace)
+    return packed({"manifest.json": manifest, "config.json": config, **named}, to)
 
 
 def exported(to: Path, layers: Sequence[bytes], labels: Mapping[str, str] | None = None) -> Path:
@@ -287,6 +290,83 @@ def test_no_link_leads_to_this_machine(applied: Applied, tmp_path: Path) -> None
     ):
         image = oci(tmp_path / "image.tar", [layer(*links)])
         assert "nothing was applied to /opt/patched in this image" in found(applied, image, 2)[""]
+
+
+def test_an_images_own_workspace_is_not_this_machines(applied: Applied, tmp_path: Path) -> None:
+    """A workspace here, which is in order, is not taken for that of an image whose environment leads up to it."""
+    here = tmp_path / "here"
+    applied.made.good("apply", "--profile", "full", "--workspace", str(here))
+    up = "/.." * 12
+    for workspace in (f"{up}{here}", f"/opt{up}{here}", "/", "//"):
+        image = docker(tmp_path / "image.tar", [layer(("etc/hostname", b""))], workspace=workspace)
+        assert "the workspace in the image is an absolute path below /" in found(applied, image, 2)[""]
+
+
+def test_nothing_here_is_taken_away_by_a_layer(
+    applied: Applied, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Layers name what goes as `.wh.NAME`: of the name `..` that was the folder in which images are unpacked."""
+    temporary = tmp_path / "tmp"
+    temporary.mkdir()
+    (temporary / "mine").write_text("mine\n")
+    for workspace, gone in (("/", ".wh..."), ("/opt", "opt/.wh..."), ("/opt/patched", "opt/patched/.wh.")):
+        image = docker(tmp_path / "image.tar", [layer(("x", b""), (gone, b""))], workspace=workspace)
+        done = applied.made.patchctl("image", "verify", str(image), env={"TMPDIR": str(temporary)})
+        assert done.returncode == 2 and "Traceback" not in done.stderr, done.stderr
+        assert [one.name for one in temporary.iterdir()] == ["mine"]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a small file system")
+def test_a_full_temporary_folder_is_named(applied: Applied, tmp_path: Path) -> None:
+    small = tmp_path / "small"
+    small.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", small], capture_output=True).returncode:
+        pytest.skip("no file system can be mounted here")
+    try:
+        image = docker(tmp_path / "image.tar", [applied.layer, layer((HELLO, b"x" * 200_000))])
+        done = applied.made.patchctl("image", "verify", str(image), env={"TMPDIR": str(small)})
+        assert done.returncode == 7 and f"{small}: the image cannot be unpacked" in done.stderr, done.stderr
+        assert "set TMPDIR" in done.stderr and not any(small.iterdir())
+    finally:
+        subprocess.run(["umount", small], check=True)
+
+
+def timed(seconds: float) -> tarfile.TarInfo:
+    info = tarfile.TarInfo()
+    info.mtime = seconds
+    return info
+
+
+@pytest.mark.parametrize(
+    ("upper", "what"),
+    [
+        ((HELLO, timed(1e300)), "OverflowError"),
+        (("opt/patched/" + "a/" * 5000 + "b", b""), "folders deep"),
+        ((HELLO, entry(tarfile.GNUTYPE_SPARSE)), "is a sparse file"),
+    ],
+    ids=["a time of no clock", "folders in folders", "sparse"],
+)
+def test_a_layer_that_no_engine_writes_is_one_error_and_leaves_nothing(
+    applied: Applied, upper: tuple[str, Any], what: str, tmp_path: Path
+) -> None:
+    temporary = tmp_path / "tmp"
+    temporary.mkdir()
+    image = docker(tmp_path / "image.tar", [applied.layer, layer(upper)])
+    done = applied.made.patchctl("image", "verify", str(image), env={"TMPDIR": str(temporary)})
+    assert done.returncode == 2 and what in done.stderr and "Traceback" not in done.stderr, done.stderr
+    assert not any(temporary.iterdir())
+
+
+def test_a_compressed_image_and_a_pipe_are_named_with_what_reads_them(applied: Applied, tmp_path: Path) -> None:
+    image = docker(tmp_path / "image.tar", [applied.layer])
+    compressed = tmp_path / "image.tar.gz"
+    compressed.write_bytes(gzip.compress(image.read_bytes()))
+    done = applied.made.patchctl("image", "verify", str(compressed))
+    assert done.returncode == 2 and "compressed with gzip" in done.stderr and "`gzip -dc FILE | " in done.stderr
+    done = applied.made.patchctl("image", "verify", "/dev/null")
+    assert done.returncode == 2 and "/dev/null: not a regular file" in done.stderr
+    done = applied.made.patchctl("image", "verify", "-")
+    assert done.returncode == 2 and "standard input: not an image that can be read" in done.stderr
 
 
 @pytest.mark.parametrize(

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
+import shutil
 import subprocess
 import sys
+import tarfile
 from dataclasses import replace
 from pathlib import Path
 
@@ -126,6 +129,26 @@ def test_from_an_index_alone(origin: Made, tmp_path: Path) -> None:
     assert checked.returncode == 0, checked.stdout
 
 
+def test_what_outdated_proposes_works_for_an_upstream_that_is_on_an_index_alone(origin: Made, tmp_path: Path) -> None:
+    """No repository can be asked, so that none has to be told to be left out."""
+    own, index = tmp_path / "own", tmp_path / "index"
+    shutil.copytree(origin.index, index)
+    done = run(own, "init", "greeter", "1.0", "--sdist", "greeter", PIP_FIND_LINKS=str(index))
+    assert done.returncode == 0, done.stderr
+    (archive,) = index.iterdir()
+    with tarfile.open(archive) as old, tarfile.open(index / "greeter-2.0.tar.gz", "w:gz") as new:
+        for info in old:
+            info.name = info.name.replace("greeter-1.0", "greeter-2.0")
+            data = old.extractfile(info).read().replace(b"1.0", b"2.0") if info.isfile() else b""
+            new.addfile(info, io.BytesIO(data))
+    said = run(own, "outdated", PIP_FIND_LINKS=str(index))
+    assert said.returncode == 1 and said.stdout.startswith("1 of 1 upstream has something newer"), said.stdout
+    proposed = said.stdout.splitlines()[-1].removeprefix("next: patchctl ")
+    assert proposed == "pin greeter 2.0"
+    pinned = run(own, *proposed.split(), PIP_FIND_LINKS=str(index))
+    assert pinned.returncode == 0 and (own / "manifests/stacks/greeter/v2.0.yaml").is_file(), pinned.stderr
+
+
 @pytest.mark.parametrize(
     ("args", "code", "said"),
     [
@@ -136,7 +159,11 @@ def test_from_an_index_alone(origin: Made, tmp_path: Path) -> None:
         (("greeter", "v9.9", "--git", "ORIGIN"), 3, "no place tells which commit v9.9 is"),
         (("greeter", "v1.0", "--git", "file:///nowhere/at/all"), 3, "no place tells"),
         (("greeter", "1.0", "--sdist", "greeter"), 3, "no place has a source distribution"),
-        (("greeter", "1.0", "--sdist", "-e ."), 2, "sdist"),
+        (("greeter", "1.0", "--sdist", "-e ."), 2, "'-e .' is no name of a project"),
+        (("greeter", "main", "--sdist", "greeter"), 2, "'main' is no version"),
+        (("on", "1.0", "--sdist", "greeter"), 2, "'on' is no name of an upstream"),
+        (("1.0", "1.0", "--sdist", "greeter"), 2, "'1.0' is no name of an upstream"),
+        (("greeter", "v9.9", "--git", "ORIGIN"), 3, "`--sdist PROJECT --source sdist` takes the package"),
         (("greeter", "1.0", "--sdist", "greeter", "--dir", "new/below"), 2, "mkdir -p"),
         (("greeter", "v1.0", "--git", "ORIGIN", "--mirror", "other=/a/folder"), 2, "no upstream 'other'"),
         (("greeter", "v1.0", "--git", "ORIGIN", "--mirror", "/a/folder"), 2, "--mirror"),

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from distribution import CLOCK, GREETER, REPO, Made, git, make_distribution
 from json_schema import faults
+from on_disk import snapshot
 from test_drift import HELLO, MOVED, release, sdist
 
 RELEASE = (
@@ -89,6 +90,16 @@ def test_offline_it_knows_what_the_index_offered(made: Made) -> None:
     first = outdated(made, "greeter", "--source", "sdist", code=1)
     sdist(made, "3.0", GREETER.files)
     assert outdated(made, "greeter", "--source", "sdist", "--offline", code=1) == first
+
+
+def test_offline_it_downloads_nothing_that_the_index_offered(made: Made) -> None:
+    sdist(made, "2.0", GREETER.files)
+    outdated(made, "greeter", "--source", "sdist", "--no-drift", code=1)
+    made.good("fetch", "--profile", "plain", "--source", "sdist", "--skip-unavailable")
+    before = snapshot(made.cache)
+    refused = made.patchctl("drift", "greeter", "--source", "sdist", "--offline")
+    assert refused.returncode == 3 and "tried package index: offline" in refused.stdout + refused.stderr
+    assert snapshot(made.cache) == before
 
 
 def test_revisions_that_the_pinned_files_name(tmp_path: Path) -> None:

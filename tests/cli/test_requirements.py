@@ -73,6 +73,14 @@ def test_it_prints_what_pip_reads(made: Made) -> None:
     assert (found["set"], found["platform"], len(found["packages"])) == (NAME, "aarch64", 3)
 
 
+def test_offline_nothing_is_resolved(made: Made) -> None:
+    """uv asks its index whatever the sources say, so that `--offline` has to end before."""
+    before = (made.root / LOCK).read_text()
+    done = made.patchctl("lock", "--requirements", "--offline")
+    assert done.returncode == 3 and "tried package index: the run is offline" in done.stderr
+    assert (made.root / LOCK).read_text() == before
+
+
 def test_a_profile_without_a_set(made: Made) -> None:
     made.edit("manifests/profiles/full.yaml", f"requirements: {NAME}\n", "")
     done = made.patchctl("requirements", "--profile", "full")

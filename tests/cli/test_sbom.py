@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -175,6 +176,17 @@ def test_a_report_links_it(made: Made, tmp_path: Path) -> None:
     assert (tmp_path / "full.cdx.json").read_text() == made.good("sbom", "--profile", "full", "--format", "cyclonedx")
     refused = made.patchctl("report", "--sbom", "spdx", "--out", str(page))
     assert refused.returncode == 2 and "--sbom needs one profile" in refused.stderr
+
+
+def test_its_folder_is_made_and_a_file_is_no_folder(made: Made, tmp_path: Path) -> None:
+    args = ("--profile", "full", "--format", "cyclonedx", "--out")
+    made.good("sbom", *args, str(tmp_path / "new/below/full.json"))
+    for verb in (("sbom", *args), ("report", "--out"), ("bundle", "create", "--profile", "full", "--out")):
+        done = made.patchctl(*verb, str(tmp_path / "new/below/full.json/more.json"))
+        assert done.returncode == 2 and "Traceback" not in done.stderr, done.stderr
+    os.mkfifo(tmp_path / "pipe")
+    done = made.patchctl("sbom", *args, str(tmp_path / "pipe"))
+    assert done.returncode == 2 and "not a file to replace" in done.stderr and (tmp_path / "pipe").is_fifo()
 
 
 def test_a_workspace_of_something_else_is_refused(made: Made, tmp_path: Path) -> None:

@@ -195,3 +195,17 @@ def test_one_of_url_list_and_none(user: User) -> None:
 )
 def test_the_last_at_sign_is_the_revisions(target: str, parts: tuple[str, str | None]) -> None:
     assert split_revision(target) == parts
+
+
+def test_a_workspace_of_a_bundle_remembers_it_beside_a_default(user: User, published: Made, tmp_path: Path) -> None:
+    """A machine without a network has a bundle and an installed patchctl, whose distribution need not be the bundle's."""
+    other = make_distribution(tmp_path / "other", lock=True)
+    bundle = tmp_path / "plain.tar"
+    other.good("bundle", "create", "--profile", "plain", "--out", str(bundle))
+    user.good("use", f"{published.root.as_uri()}@main")
+    user.good("apply", "--bundle", str(bundle), "--profile", "plain")
+    assert "as locked" in user.good("status")
+    assert "no errors" in user.good("verify", "--workspace", "workspace")
+    assert "no profile 'plain'" in user.refused(2, "apply", "--profile", "plain")
+    shutil.rmtree(user.made.cache / "bundles", ignore_errors=False)
+    assert "the distribution has no profile plain" in user.run("status").stdout

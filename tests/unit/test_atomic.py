@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from patchctl.atomic import filling, replace_file, replacing
+from patchctl.errors import WrongUse
 from patchctl.git.locks import put_in_place
 
 PACKAGE = Path(__file__).parents[2] / "patchctl"
@@ -127,6 +128,24 @@ def test_what_lies_under_the_unfinished_name_is_never_written(file: Path, kind: 
     replace_file(file, NEW)
     assert file.read_bytes() == NEW and outside.read_text() == "kept"
     assert [p.name for p in file.parent.iterdir()] == [file.name] and not outside.with_name("nowhere").exists()
+
+
+@pytest.mark.parametrize("kind", ["pipe", "link to a pipe", "device", "standard output"])
+def test_a_device_or_a_pipe_is_not_replaced(tmp_path: Path, kind: str) -> None:
+    """`--out /dev/null` of root put a file in its place, for every program on the machine."""
+    there = tmp_path / "there"
+    if kind == "standard output":
+        there.symlink_to("/proc/self/fd/1")
+    elif kind == "device":
+        there.symlink_to(os.devnull)
+    else:
+        os.mkfifo(tmp_path / "pipe")
+        there = tmp_path / "pipe" if kind == "pipe" else there
+        there.is_fifo() or there.symlink_to("pipe")
+    before = os.lstat(there)
+    with pytest.raises(WrongUse, match="not a file to replace"):
+        replace_file(there, NEW)
+    assert os.path.samestat(before, os.lstat(there)) and not (tmp_path / ".there.new").exists()
 
 
 def test_a_block_that_raises_changes_nothing(file: Path) -> None:

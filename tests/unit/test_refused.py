@@ -17,6 +17,7 @@ def test_the_disk_and_the_limits_are_no_fault(code: int) -> None:
         said = user_error_or_none(error)
         assert said is not None and said.code == (2 if code == errno.EROFS else 7) and "words" in said.what
         assert str(said.where or "") == (error.filename or "")
+        assert ("another place" in (said.hint or "")) == (code == errno.EROFS)
 
 
 @pytest.mark.parametrize(
