@@ -36,7 +36,8 @@ def statement_findings(data: bytes, file: Path, state: WorkspaceState) -> Iterat
     try:
         said = _subjects(data)
     except (ValueError, KeyError, TypeError, RecursionError) as error:
-        yield Finding("statement", f"this is not a statement of `patchctl sbom --format in-toto`: {error}", str(file))
+        why = error if isinstance(error, ValueError) else "a part of it is missing, or is not what it should be"
+        yield Finding("statement", f"this is not a statement of `patchctl sbom --format in-toto`: {why}", str(file))
         return
     there = {name: (tree.tip_commit, tree.tip_tree) for name, tree in state.trees.items() if in_profile(tree)}
     for name in sorted({*said, *there}):

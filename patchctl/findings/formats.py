@@ -8,6 +8,7 @@ finding can start a line of its own, steer a terminal or send commands to a CI r
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -107,11 +108,17 @@ def places(tried: Sequence[Tried]) -> str:
 def summary(report: Report, style: Style) -> str:
     """Return the last line: how much was checked, found, and not checked."""
     errors, notes = len(report.errors), len(report.findings) - len(report.errors)
-    checked = ", ".join(f"{n} {what}" for what, n in sorted(report.counts.items())) or "manifests only"
+    checked = ", ".join(_counted(n, what) for what, n in sorted(report.counts.items())) or "manifests only"
     found = style.bad(counted(errors, "error")) if errors else style.good("no errors")
     rest = [counted(notes, "note")] if notes else []
     rest += [f"{len(report.not_checked)} not checked"] if report.not_checked else []
     return f"checked {checked}: {', '.join([found, *rest])}"
+
+
+def _counted(number: int, what: str) -> str:
+    """A count of `what`, which is named in the plural: 1 stack computed again, 2 patches."""
+    one = re.sub(r"(patch)es\b|(\w+)s\b", r"\1\2", what, count=1)
+    return f"{number} {one if number == 1 else what}"
 
 
 def machine_text(

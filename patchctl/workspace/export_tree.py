@@ -20,6 +20,7 @@ from patchctl.stack.patches import StackPatch
 from patchctl.stack.plan import build_stack, load_patches
 from patchctl.stack.result_cache import StackResult
 from patchctl.terminal.progress import SilentProgress
+from patchctl.terminal.text import patch_count
 from patchctl.workspace.edit import (
     check_patch_files,
     default_folder,
@@ -112,7 +113,7 @@ def _write_list(manifest: Path, stack: Stack, names: list[str]) -> list[str]:
         return []
     text = manifest.read_text(encoding="utf-8")
     replace_file(manifest, rewrite_list(text, "patches", own).encode())
-    return [f"{manifest.name} lists {len(own)} patches"]
+    return [f"{manifest.name} lists {patch_count(len(own))}"]
 
 
 @contextmanager

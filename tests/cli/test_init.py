@@ -87,12 +87,14 @@ def test_to_a_proven_first_patch(origin: Made, tmp_path: Path) -> None:
     folder = "patches/greeter/v1.0/hours"
     files = {"tests/probe_hours.py": PROBE, "tests/test_hours.py": TEST, "mutants/hours.yaml": json.dumps(MUTANT)}
     write_files(own, {f"{folder}/{name}": text for name, text in files.items()})
-    good(own, "export", "greeter")
+    assert "v1.0.yaml lists 1 patch\n" in good(own, "export", "greeter")
     good(own, "lock")
     unproven = run(own, "verify", "--proven")
     assert unproven.returncode == 1 and "is not proven on greeter/v1.0" in unproven.stdout
     assert "1/1 mutants red" in good(own, "prove", "hours")
-    assert "no errors" in good(own, "verify", "--proven")
+    assert "checked 1 Python file, 1 git tree, 1 patch, 1 profile, 1 stack: no errors" in good(
+        own, "verify", "--proven"
+    )
     assert "1 patch" in good(own, "apply", "--profile", "greeter")
 
 

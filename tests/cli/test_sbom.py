@@ -308,6 +308,7 @@ def test_a_statement_of_other_trees_is_a_finding(made: Made, stated: tuple[Path,
         (tmp_path / "other.json").write_text(text)
         code, said = verified(made, tmp_path / "ws", tmp_path / "other.json")
         assert code == 1 and "this is not a statement of" in said and "Traceback" not in said, text[:80]
+        assert "indices" not in said and "'_type'" not in said, said
 
 
 @pytest.mark.parametrize(
