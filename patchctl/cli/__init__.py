@@ -184,6 +184,12 @@ class VerbGroup(click.Group):
                 formatter.write_dl([(f"{name:<{width}}", text) for name, text in below.items()])
 
 
+def _language(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
+    """A language as a locale writes it too: zh_CN, zh_CN.UTF-8."""
+    known = click.Choice([ENGLISH, CHINESE], case_sensitive=False)
+    return None if value is None else known.convert(value.partition(".")[0].replace("_", "-"), param, ctx)
+
+
 @click.group(
     cls=VerbGroup,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
@@ -212,7 +218,9 @@ class VerbGroup(click.Group):
 )
 @click.option(
     "--lang",
-    type=click.Choice([ENGLISH, CHINESE]),
+    callback=_language,
+    shell_complete=lambda *_: [ENGLISH, CHINESE],
+    metavar=f"[{ENGLISH}|{CHINESE}]",
     help="Language of what `apply`, `doctor`, `preflight` and `status` print for people [default: PATCHCTL_LANG, else that of the locale].",
 )
 @click.pass_context

@@ -387,4 +387,6 @@ def test_json_and_the_formats_are_in_english_in_every_language(made: Made) -> No
 def test_the_option_wins_over_the_locale(made: Made) -> None:
     english = made.patchctl("--lang", "en", "doctor", env=IN_CHINESE)
     assert "nothing that patchctl needs is missing" in english.stdout
-    assert "patchctl 所需的环境齐全" in made.patchctl("--lang", "zh-CN", "doctor", env={"PYTHONUTF8": "1"}).stdout
+    for spelled in ("zh-CN", "zh_CN", "zh_cn.UTF-8"):
+        assert "patchctl 所需的环境齐全" in made.patchctl("--lang", spelled, "doctor", env={"PYTHONUTF8": "1"}).stdout
+    assert made.patchctl("--lang", "fr", "doctor").returncode == 2
