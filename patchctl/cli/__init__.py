@@ -335,7 +335,7 @@ def _as_wrong_use(wrong: click.ClickException) -> WrongUse:
 
 
 def _report(error: PatchctlError, as_json: bool) -> int:
-    from patchctl.terminal.failure import render_error
+    from patchctl.terminal.text import render_error
 
     try:
         sys.stdout.flush()

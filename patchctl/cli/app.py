@@ -18,7 +18,7 @@ import click
 
 from patchctl.errors import WrongUse
 from patchctl.language.messages import message, translated
-from patchctl.terminal.style import Style
+from patchctl.terminal.text import Style
 
 if TYPE_CHECKING:
     from patchctl.bundle.reader import Bundle

@@ -47,7 +47,7 @@ from patchctl.source.types import SourceOptions
 from patchctl.stack.export import share_carried
 from patchctl.stack.plan import load_patches
 from patchctl.terminal.progress import Progress
-from patchctl.terminal.style import Style
+from patchctl.terminal.text import Style
 
 
 def begin(

@@ -78,9 +78,9 @@ def _machine(
         check_git,
         check_locale,
         check_python,
+        check_sources,
         check_ssh_keygen,
     )
-    from patchctl.doctor.sources import check_sources
 
     basics = [check_git(), check_python(sys.version_info[:3]), *check_dependencies(), check_locale()]
     yield from basics

@@ -12,8 +12,7 @@ import click
 from patchctl.cli.app import App, complete_upstream, find_stack, json_option, note, release_option
 from patchctl.cli.sources import Sources, source_options
 from patchctl.errors import DONE, FINDINGS, WrongUse
-from patchctl.terminal.style import Style
-from patchctl.terminal.text import patch_count
+from patchctl.terminal.text import Style, patch_count
 
 if TYPE_CHECKING:
     from patchctl.manifest.distribution import Distribution
@@ -70,7 +69,7 @@ def command(
       patchctl export verl --for-upstream skip_old_log_prob --mbox mails
     """
     from patchctl.report.stacks import ExportOutput
-    from patchctl.workspace.export_tree import export_tree
+    from patchctl.workspace.edit import export_tree
 
     options = sources.options()
     if for_upstream is not None:
@@ -117,7 +116,7 @@ def _for_upstream(app: App, stack: Stack, feature: str, target: Path, options: S
     from patchctl.stack.export import for_upstream
     from patchctl.stack.patches import named_patches, with_requirements
     from patchctl.stack.plan import load_patches
-    from patchctl.workspace.export_tree import built
+    from patchctl.workspace.edit import built
 
     _check_empty(target)
     patches = load_patches(app.distribution, stack)
@@ -154,7 +153,7 @@ def _mbox(app: App, stack: Stack, target: Path, options: SourceOptions, as_json:
     from patchctl.report.stacks import ExportOutput
     from patchctl.stack.export import mbox_patches
     from patchctl.stack.plan import load_patches
-    from patchctl.workspace.export_tree import built
+    from patchctl.workspace.edit import built
 
     _check_empty(target)
     patches = load_patches(app.distribution, stack)

@@ -10,7 +10,7 @@ import click
 from patchctl.cli.app import App, json_option, profile_option
 from patchctl.cli.sources import Sources, source_or_bundle_options
 from patchctl.errors import SourceUnavailable
-from patchctl.terminal.style import Style
+from patchctl.terminal.text import Style
 
 
 @click.command("fetch")

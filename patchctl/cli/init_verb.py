@@ -47,7 +47,7 @@ def command(
     from patchctl.cli.lock_verb import lock_stack
     from patchctl.manifest.distribution import Distribution
     from patchctl.manifest.types import Upstream
-    from patchctl.pin.first import UNKNOWN, begin, check_place, declare
+    from patchctl.pin.pin import UNKNOWN, begin_distribution, check_place, declare
 
     if sys.stdin.isatty():
         name = name or click.prompt("Name of the upstream", err=True)
@@ -66,7 +66,7 @@ def command(
     with filling(root, last="manifests") as staged:
         app.distribution = declare(staged, name, Upstream(name, UNKNOWN, [*git], sdist or None))
         options = (sources if git else replace(sources, source="sdist")).options()
-        stack, notes = begin(app.distribution, name, wanted, options, progress)
+        stack, notes = begin_distribution(app.distribution, name, wanted, options, progress)
         lock_stack(Distribution.load(staged), stack, options, progress, check=False)
         written = sorted(path.relative_to(staged).as_posix() for path in staged.rglob("*") if path.is_file())
     progress.finish()

@@ -11,7 +11,7 @@ import click
 from patchctl.cli.app import App, complete_upstream, json_option
 from patchctl.cli.sources import Sources, source_options
 from patchctl.errors import DONE, FINDINGS, SourceUnavailable, WrongUse
-from patchctl.terminal.style import Style
+from patchctl.terminal.text import Style
 
 if TYPE_CHECKING:
     from patchctl.check.pages import WrittenPages

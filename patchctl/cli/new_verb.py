@@ -9,7 +9,7 @@ import click
 
 from patchctl.cli.app import App, complete_upstream, find_stack, json_option, release_option
 from patchctl.cli.sources import Sources, source_options
-from patchctl.terminal.style import Style
+from patchctl.terminal.text import Style
 
 
 @click.command("new")

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from patchctl.cli.app import App, json_option, workspace_option
-from patchctl.terminal.style import Style
+from patchctl.terminal.text import Style
 
 
 @click.command("revert")

@@ -23,7 +23,7 @@ from patchctl.language.messages import message, translated
 from patchctl.terminal.text import columns, counted, one_line, padded, visible_line
 
 if TYPE_CHECKING:
-    from patchctl.terminal.style import Style
+    from patchctl.terminal.text import Style
 
 
 LONGEST = 1000

@@ -14,7 +14,7 @@ from patchctl.terminal.text import counted, one_line, visible_line
 
 if TYPE_CHECKING:
     from patchctl.bump.bump import BumpState
-    from patchctl.terminal.style import Style
+    from patchctl.terminal.text import Style
 
 
 # The body of a change request holds 65,536 characters.

@@ -18,7 +18,7 @@ from patchctl.terminal.text import visible_line
 if TYPE_CHECKING:
     from patchctl.bundle.create import Created
     from patchctl.bundle.reader import Bundle
-    from patchctl.terminal.style import Style
+    from patchctl.terminal.text import Style
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from patchctl.drift.saved import News
     from patchctl.drift.types import CallerDrift, FileDrift, HunkDrift, PatchDrift, ReleaseDrift
     from patchctl.findings.report import Level
-    from patchctl.terminal.style import Style
+    from patchctl.terminal.text import Style
 
 
 _SIGNS = {EXACT: "=", MOVED: "~", THREE_WAY: "3", UPSTREAM: "u", UNKNOWN: "?", CONFLICT: "x"}

@@ -13,7 +13,7 @@ from patchctl.requirements.lockfile import Locked
 from patchctl.requirements.relock import LockedSet
 
 if TYPE_CHECKING:
-    from patchctl.terminal.style import Style
+    from patchctl.terminal.text import Style
 
 _SHOWN = 12
 

@@ -20,7 +20,7 @@ from patchctl.terminal.text import visible_line
 if TYPE_CHECKING:
     from patchctl.manifest.types import Profile
     from patchctl.requirements.interpreter import PackageDifference
-    from patchctl.terminal.style import Style
+    from patchctl.terminal.text import Style
 
 _AREAS = {
     "machine": message("machine"),

@@ -17,7 +17,7 @@ from patchctl.workspace.state import SkippedUpstream, TreeState
 if TYPE_CHECKING:
     from patchctl.identify.match import Identification, Identified
     from patchctl.stack.plan import Plan, PlannedStack
-    from patchctl.terminal.style import Style
+    from patchctl.terminal.text import Style
     from patchctl.workspace.apply import ApplyOutcome
     from patchctl.workspace.status import Status, TreeStatus
 

@@ -22,7 +22,7 @@ from patchctl.cluster.fanout import Answer, ClusterNode, NoAnswer
 from patchctl.findings.formats import RENDERERS, Shown
 from patchctl.manifest.distribution import Distribution
 from patchctl.report.cluster import compared_text, deployment_text
-from patchctl.terminal.style import Style
+from patchctl.terminal.text import Style
 
 
 @pytest.fixture(scope="module")

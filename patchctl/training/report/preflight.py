@@ -16,7 +16,7 @@ from patchctl.training.preflight.checks import AREAS
 from patchctl.training.preflight.readiness import Odd, Readiness
 
 if TYPE_CHECKING:
-    from patchctl.terminal.style import Style
+    from patchctl.terminal.text import Style
     from patchctl.training.preflight.case import Case
     from patchctl.training.recipes.resolve import RecipeRun
 
