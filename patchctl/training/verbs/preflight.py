@@ -148,8 +148,7 @@ def other_release(
     app: App, arguments: RecipeArguments, accept: Sequence[str]
 ) -> Callable[[Case, Sequence[Finding]], list[Finding]]:
     """What is said first of a machine whose software is in the way, where the same recipe on another release fits it."""
-    from patchctl.training.preflight.checks import all_findings
-    from patchctl.training.preflight.other_releases import blocked_by_software, fitting_release
+    from patchctl.training.preflight.checks import all_findings, blocked_by_software, fitting_release
 
     @cache
     def run_on(name: str) -> tuple[App, RecipeRun] | None:
