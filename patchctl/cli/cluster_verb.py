@@ -118,7 +118,7 @@ class _Verbs(click.Group):
 
 
 @click.group("cluster", cls=_Verbs)
-def command() -> None:
+def cluster_command() -> None:
     """Say what every node of a Ray cluster holds, name the odd one, and apply to all.
 
     One task is pinned to each node; patchctl travels with it, so that nodes need Python and git alone. Needs ray in the
@@ -134,7 +134,7 @@ def command() -> None:
     """
 
 
-@command.command("verify", short_help="Read every byte on every node, and name the odd one.")
+@cluster_command.command("verify", short_help="Read every byte on every node, and name the odd one.")
 @_options(*_LOOKING, _timeout(600), format_option("patchctl.report.cluster:ClusterOutput"))
 @click.pass_obj
 def verify(app: App, /, **given: Any) -> int:
@@ -152,7 +152,7 @@ def verify(app: App, /, **given: Any) -> int:
     return _look(app, "verify", **given)
 
 
-@command.command("status", short_help="The same, trusting file times as `git status` does.")
+@cluster_command.command("status", short_help="The same, trusting file times as `git status` does.")
 @_options(*_LOOKING, _timeout(120), format_option("patchctl.report.cluster:ClusterOutput"))
 @click.pass_obj
 def status(app: App, /, **given: Any) -> int:
@@ -221,7 +221,7 @@ def _here() -> Path:
     return Path(os.environ.get("PATCHCTL_WORKSPACE") or "workspace")
 
 
-@command.command("apply", short_help="Put a profile's trees on every node, or on none.")
+@cluster_command.command("apply", short_help="Put a profile's trees on every node, or on none.")
 @_options(_ADDRESS, profile_option, _WORKSPACE, source_or_bundle_options, _NODES, _timeout(3600))
 @click.option("--without", multiple=True, metavar="FEATURE[@UPSTREAM]", help="Leave a feature out. Repeatable.")
 @click.option(

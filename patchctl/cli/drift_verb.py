@@ -64,7 +64,7 @@ if TYPE_CHECKING:
 @source_options
 @format_option("patchctl.report.drift:DriftOutput")
 @click.pass_obj
-def command(
+def drift_command(
     app: App,
     stacks: tuple[str, ...],
     against: tuple[str, ...],

@@ -14,7 +14,7 @@ from patchctl.errors import WrongUse
 
 
 @click.group("image")
-def command() -> None:
+def image_command() -> None:
     """Look into container images without building or running anything.
 
     \b
@@ -25,7 +25,7 @@ def command() -> None:
     """
 
 
-@command.command("verify", short_help="Check the trees and the labels of an image.")
+@image_command.command("verify", short_help="Check the trees and the labels of an image.")
 @click.argument("file", type=click.Path(path_type=Path, dir_okay=False, allow_dash=True), metavar="FILE")
 @click.option(
     "--workspace",

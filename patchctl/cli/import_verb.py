@@ -55,7 +55,7 @@ from patchctl.errors import WrongUse
 @source_options
 @json_option("patchctl.report.stacks:ImportOutput")
 @click.pass_obj
-def command(
+def import_command(
     app: App,
     files: tuple[Path, ...],
     name: str | None,

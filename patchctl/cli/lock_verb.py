@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 @source_options
 @json_option("patchctl.report.generated:LockOutput")
 @click.pass_obj
-def command(
+def lock_command(
     app: App,
     check: bool,
     requirements: bool,

@@ -85,7 +85,7 @@ if TYPE_CHECKING:
 @source_options
 @json_option("patchctl.report.proving:ProveOutput")
 @click.pass_obj
-def command(
+def prove_command(
     app: App,
     features: tuple[str, ...],
     everything: bool,

@@ -74,7 +74,7 @@ if TYPE_CHECKING:
 @source_options
 @json_option("patchctl.report.stacks:RebaseOutput")
 @click.pass_obj
-def command(
+def rebase_command(
     app: App,
     name: str | None,
     to: str | None,

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 @click.option("--quiet", "-q", is_flag=True, help="With text: print findings, and nothing else.")
 @format_option("patchctl.findings.formats:VerifyOutput")
 @click.pass_obj
-def command(
+def verify_command(
     app: App,
     workspace: Path | None,
     sources: Sources,

@@ -51,7 +51,7 @@ def default_folder(stack: Stack) -> Path:
     return Path("edit") / f"{stack.upstream}-{stack.name}"
 
 
-def export_command(stack: Stack, folder: Path) -> str:
+def how_to_export(stack: Stack, folder: Path) -> str:
     """What takes a work tree's commits over."""
     elsewhere = f" --dir {shlex.quote(str(folder))}" if folder.absolute() != default_folder(stack).absolute() else ""
     return f"patchctl export {stack.upstream}/{stack.name}{elsewhere}"
@@ -240,7 +240,7 @@ def _check_exported(folder: Path, stack: Stack) -> None:
     if held:
         hint = "let it end, or remove the lock that a killed git left"
         raise LocalEdits(f"git is at work in {folder}", [str(p) for p in held], hint=hint)
-    hint = f"`{export_command(stack, folder)}` takes it over; or remove the folder"
+    hint = f"`{how_to_export(stack, folder)}` takes it over; or remove the folder"
     if tree.work.head() != noted["tip"] or _uncommitted(tree, {}) or tree.work.untracked():
         raise LocalEdits(f"{folder} holds work that was not exported", [str(folder)], hint=hint)
     _check_unseen(tree, noted["tip"], {g.path for g in stack.generated})

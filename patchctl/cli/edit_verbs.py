@@ -1,4 +1,4 @@
-"""patchctl export."""
+"""new, edit and export: a stack as commits in a work tree, and back."""
 
 from __future__ import annotations
 
@@ -18,6 +18,103 @@ if TYPE_CHECKING:
     from patchctl.manifest.distribution import Distribution
     from patchctl.manifest.types import Stack
     from patchctl.source.types import SourceOptions
+
+
+@click.command("new")
+@click.argument("feature", metavar="FEATURE")
+@click.option(
+    "--stack",
+    "name",
+    required=True,
+    metavar="UPSTREAM[/STACK]",
+    shell_complete=complete_upstream,
+    help="The stack that gets the patch.",
+)
+@click.option(
+    "--dir",
+    "folder",
+    type=click.Path(path_type=Path, file_okay=False),
+    metavar="DIR",
+    help="Where to open the stack [default: edit/UPSTREAM-STACK].",
+)
+@release_option
+@source_options
+@json_option("patchctl.prove.new:NewPatch")
+@click.pass_obj
+def new_command(
+    app: App,
+    feature: str,
+    name: str,
+    folder: Path | None,
+    sources: Sources,
+    as_json: bool,
+) -> None:
+    """Begin a patch: its header as a commit on the stack, and its test, probe and mutation, to be filled in.
+
+    Opens the stack as `patchctl edit` does, with one commit more, which is empty: change files, `git add` them and `git
+    commit --amend`. The test fails until it says what it wants. What a person has to write is marked TODO(new); `verify`
+    names it as long as it waits. Files that are there are kept. docs/writing-patches.md has the whole way.
+
+    \b
+    Examples:
+      patchctl new its_name --stack verl
+      patchctl new its_name --stack vllm-ascend --dir work
+    """
+    from patchctl.prove.new import new_patch
+    from patchctl.workspace.edit import how_to_export
+
+    with app.writing() as dist:
+        stack = find_stack(dist, name)
+        made = new_patch(dist, stack, feature, folder, sources.options(), app.progress(as_json))
+
+    def text(style: Style) -> Iterable[str]:
+        yield f"{stack.upstream}/{stack.name}: {feature} begins with an empty commit in {made.folder}"
+        yield from (f"written  {path}" for path in made.written)
+        yield from (f"kept     {path}, which was there" for path in made.kept)
+        if not (made.written or made.kept):
+            yield "no test, probe and mutation: the distribution has its tests elsewhere, or none"
+        yield f"change files there, `git add` them, `git commit --amend`, then: {how_to_export(stack, made.folder)}"
+
+    app.emit("new", made, text, as_json)
+
+
+@click.command("edit")
+@click.argument("name", metavar="UPSTREAM[/STACK]", shell_complete=complete_upstream)
+@click.option(
+    "--dir",
+    "folder",
+    type=click.Path(path_type=Path, file_okay=False),
+    metavar="DIR",
+    help="Where to [default: edit/UPSTREAM-STACK].",
+)
+@release_option
+@source_options
+@json_option("patchctl.report.stacks:EditOutput")
+@click.pass_obj
+def edit_command(app: App, name: str, folder: Path | None, sources: Sources, as_json: bool) -> None:
+    """Open a stack as commits in a work tree, to change it with git.
+
+    One commit a patch, on a branch of an ordinary repository: amend, reorder, drop and add commits as you like, then
+    write them back with `patchctl export`. A new commit becomes a patch when its message ends with the trailers Feature,
+    Switch, Upstream-Status and Drop-When; its new files become carried files.
+
+    \b
+    Examples:
+      patchctl edit verl
+      patchctl edit vllm-ascend --dir work
+    """
+    from patchctl.report.stacks import EditOutput
+    from patchctl.workspace.edit import how_to_export, open_stack
+
+    stack = find_stack(app.distribution, name)
+    opened = open_stack(app.distribution, stack, folder, sources.options(), app.progress(as_json))
+    result = opened.result
+    data = EditOutput(stack.upstream, stack.name, opened.folder, result.base_commit, result.tip_commit)
+    lines = [
+        f"{stack.upstream}/{stack.name}: {len(result.steps)} commits on {result.base_commit[:12]} in {opened.folder}",
+        f"change them with git, then: {how_to_export(stack, opened.folder)}",
+    ]
+    app.emit("edit", data, lambda style: lines, as_json)
 
 
 @click.command("export")
@@ -45,7 +142,7 @@ if TYPE_CHECKING:
 @source_options
 @json_option("patchctl.report.stacks:ExportOutput")
 @click.pass_obj
-def command(
+def export_command(
     app: App,
     name: str,
     folder: Path | None,
