@@ -14,12 +14,12 @@ from pathlib import Path
 from patchctl import extension
 from patchctl.bundle.signature import EVIDENCE, Trust, check_signature
 from patchctl.catalog.evidence import BEHAVIOUR, Evidence, keeps_tests, mutants_of, record_file, tests_of
-from patchctl.check.diff_rules import check_counts
 from patchctl.check.pages import check_pages
+from patchctl.check.patch_rules import check_counts
 from patchctl.check.series import Key, Series, below, check_generated, check_series, manifest_findings, read_series
 from patchctl.check.sources import check_sources
 from patchctl.errors import BadManifest, NotTrusted
-from patchctl.findings.report import Finding, Report, from_error
+from patchctl.findings import Finding, Report, from_error
 from patchctl.git.objects import object_id
 from patchctl.manifest.diagnostics import InvalidManifest
 from patchctl.manifest.distribution import Distribution

@@ -9,7 +9,7 @@ from typing import Literal
 
 from patchctl.check.rules import check_form
 from patchctl.errors import BadPatch, WrongUse
-from patchctl.findings.report import Finding, Report, from_error
+from patchctl.findings import Finding, Report, from_error
 from patchctl.identify.lists import show
 from patchctl.manifest.diagnostics import InvalidManifest, did_you_mean
 from patchctl.manifest.distribution import Distribution

@@ -17,7 +17,7 @@ from pathlib import Path
 from patchctl.check.series import Key, Series
 from patchctl.drift.api_diff import PatchedSource, module_name, uses, written_lines
 from patchctl.errors import BadManifest, BadPatch, DoesNotApply, Tried
-from patchctl.findings.report import Finding, NotChecked, Report, from_error
+from patchctl.findings import Finding, NotChecked, Report, from_error
 from patchctl.git.catfile import ObjectReader
 from patchctl.git.objects import GITLINK
 from patchctl.identify.lists import check_tree_list, tree_list_file

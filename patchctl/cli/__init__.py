@@ -20,7 +20,7 @@ import click
 from patchctl import __version__, extension
 from patchctl.cli.app import App
 from patchctl.errors import CLOSED_PIPE, INTERRUPTED, Ended, MachineFailed, PatchctlError, WrongUse
-from patchctl.language.messages import CHINESE, ENGLISH, TRANSLATED, chosen, message, recalled, translated, use
+from patchctl.language import CHINESE, ENGLISH, TRANSLATED, chosen, message, recalled, translated, use
 from patchctl.terminal.progress import progress_of_run
 
 # The help of the group is printed from here, so that `patchctl --help` imports no verb: a heading, and below it each verb

@@ -32,7 +32,7 @@ from patchctl.drift.drift import Drifting
 from patchctl.drift.outdated import effort
 from patchctl.errors import DONE, SOMEBODY_HAS_TO_WORK, DoesNotApply, PatchctlError, WrongUse
 from patchctl.manifest.distribution import Distribution
-from patchctl.manifest.rewrite import exclusive_writer
+from patchctl.manifest.files import exclusive_writer
 from patchctl.manifest.types import Release, Stack
 from patchctl.pin.pin import unprovided_imports
 from patchctl.prove.proof_trees import check_provable

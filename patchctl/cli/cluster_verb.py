@@ -180,7 +180,7 @@ def _look(
     from patchctl.cluster.fanout import NoAnswer, joined
     from patchctl.cluster.payload import make_payload
     from patchctl.cluster.request import looking_request, plain_request, wanted_of
-    from patchctl.findings.formats import Shown
+    from patchctl.findings import Shown
     from patchctl.report.cluster import cluster_output, compared_text
 
     dist, environment = app.distribution, _environment(app, profile, recipe)

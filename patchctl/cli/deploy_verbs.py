@@ -134,7 +134,7 @@ def bundle_command() -> None:
     type=click.Choice(["cyclonedx", "spdx"]),
     help="Add the profile's bill of materials, as `sbom` writes it; `unpack` puts it beside the distribution's README.",
 )
-@json_option("patchctl.report.bundle:CreateOutput")
+@json_option("patchctl.report.sources:CreateOutput")
 @click.pass_obj
 def bundle_create(
     app: App,
@@ -154,7 +154,7 @@ def bundle_create(
     """
     from patchctl.bundle.create import create_bundle
     from patchctl.bundle.signature import SigningKey
-    from patchctl.report.bundle import created_output, created_text
+    from patchctl.report.sources import created_output, created_text
 
     key = SigningKey.load(sign) if sign else None
     dist = app.distribution
@@ -176,7 +176,7 @@ def bundle_create(
 
 @bundle_command.command("verify", short_help="Check every byte of one.")
 @bundle_argument
-@json_option("patchctl.report.bundle:BundleOutput")
+@json_option("patchctl.report.sources:BundleOutput")
 @click.pass_obj
 def bundle_verify(app: App, bundle: Bundle, as_json: bool) -> None:
     """Check a bundle from its first byte to its last, and name what was changed: a member, a header, a padding.
@@ -184,7 +184,7 @@ def bundle_verify(app: App, bundle: Bundle, as_json: bool) -> None:
     Exit code 3 when something was, 2 when it is no bundle. That its digests agree says that it is whole. Who made it say
     --sha256 with a digest from elsewhere, and the signature in FILE.sig with --allowed-signers or the user configuration.
     """
-    from patchctl.report.bundle import bundle_output, verify_text
+    from patchctl.report.sources import bundle_output, verify_text
 
     app.emit("bundle.verify", bundle_output(bundle, members=False), lambda style: verify_text(bundle, style), as_json)
 
@@ -192,11 +192,11 @@ def bundle_verify(app: App, bundle: Bundle, as_json: bool) -> None:
 @bundle_command.command("show", short_help="Say what is in one.")
 @bundle_argument
 @click.option("--members", is_flag=True, help="Every file in it, with size and sha256.")
-@json_option("patchctl.report.bundle:BundleOutput")
+@json_option("patchctl.report.sources:BundleOutput")
 @click.pass_obj
 def bundle_show(app: App, bundle: Bundle, members: bool, as_json: bool) -> None:
     """Say what a bundle holds, after it was checked: profile, sources, what is missing, size, digest."""
-    from patchctl.report.bundle import bundle_output, show_text
+    from patchctl.report.sources import bundle_output, show_text
 
     data = bundle_output(bundle, members=members)
     app.emit("bundle.show", data, lambda style: show_text(bundle, style, members=members), as_json)
@@ -212,7 +212,7 @@ def bundle_show(app: App, bundle: Bundle, members: bool, as_json: bool) -> None:
     metavar="DIR",
     help="A folder that is new or empty.",
 )
-@json_option("patchctl.report.bundle:UnpackOutput")
+@json_option("patchctl.report.sources:UnpackOutput")
 @click.pass_obj
 def bundle_unpack(app: App, bundle: Bundle, folder: Path, as_json: bool) -> None:
     """Write the distribution of a bundle to a folder, for every verb that takes --root.
@@ -220,7 +220,7 @@ def bundle_unpack(app: App, bundle: Bundle, folder: Path, as_json: bool) -> None
     The sources stay in the bundle: `patchctl fetch --bundle FILE` puts them into the cache.
     """
     from patchctl.bundle.unpack import unpack_distribution
-    from patchctl.report.bundle import UnpackOutput
+    from patchctl.report.sources import UnpackOutput
 
     folder = folder.absolute()
     count = unpack_distribution(bundle, folder)
@@ -269,7 +269,7 @@ def install_command(
     patchctl install --workspace workspace --python .venv/bin/python
     patchctl install --workspace workspace --python /usr/local/bin/python3 --editable --no-build-isolation
     """
-    from patchctl.findings.formats import Shown
+    from patchctl.findings import Shown
     from patchctl.install.install import InstallOptions, install, interpreter
     from patchctl.manifest.distribution import Distribution
     from patchctl.report.machine import InstallOutput, install_report, install_text

@@ -94,8 +94,7 @@ def drift_command(
     """
     from patchctl.drift.drift import Drifting
     from patchctl.drift.saved import Earlier, check_place, plan_of, save_plan
-    from patchctl.findings.formats import Shown
-    from patchctl.findings.report import Report
+    from patchctl.findings import Report, Shown
     from patchctl.prove.proof_trees import check_provable
     from patchctl.report.drift import drift_findings, drift_output, drift_text, exit_code, not_looked_at
 
@@ -211,8 +210,7 @@ def _proven_on(
 
 def _workspace(app: App, workspace: Path, output: str) -> int:
     from patchctl.blame.line_owners import drift_of_workspace
-    from patchctl.findings.formats import Shown
-    from patchctl.findings.report import Report
+    from patchctl.findings import Report, Shown
     from patchctl.report.drift import edited_findings, edited_output, edited_text
 
     trees = drift_of_workspace(workspace)

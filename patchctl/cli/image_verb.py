@@ -35,7 +35,7 @@ def image_command() -> None:
 )
 @statement_options
 @click.option("--quiet", "-q", is_flag=True, help="With text: print findings, and nothing else.")
-@format_option("patchctl.findings.formats:VerifyOutput")
+@format_option("patchctl.findings:VerifyOutput")
 @click.pass_obj
 def verify(
     app: App,
@@ -62,7 +62,7 @@ def verify(
     """
     from patchctl.check.rules import all_rules
     from patchctl.check.statement import read_statement
-    from patchctl.findings.formats import Shown, report_text, verify_output
+    from patchctl.findings import Shown, report_text, verify_output
     from patchctl.image.verify import verify_image
 
     said = (statement, read_statement(statement, app.trust(statement_signers))) if statement else None

@@ -141,7 +141,7 @@ def _exit_code(rows: list[LockRow], check: bool, skip_unavailable: bool) -> int:
 
 
 def _text(rows: list[LockRow], pages: WrittenPages, check: bool, style: Style) -> Iterable[str]:
-    from patchctl.findings.formats import report_text
+    from patchctl.findings import report_text
     from patchctl.identify.lists import TREES
     from patchctl.manifest.lock import lock_file
 

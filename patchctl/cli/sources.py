@@ -12,7 +12,7 @@ import click
 
 from patchctl.cli.app import App, split_pair
 from patchctl.errors import WrongUse
-from patchctl.language.messages import message
+from patchctl.language import message
 
 if TYPE_CHECKING:
     from patchctl.bundle.reader import Bundle

@@ -15,8 +15,8 @@ from patchctl import __version__
 from patchctl.cli.app import App, complete_profile, format_option, json_option, print_findings, release_option
 from patchctl.cli.sources import Sources
 from patchctl.errors import BadManifest, PatchctlError, WrongUse
-from patchctl.findings.report import Finding, looked_at
-from patchctl.language.messages import message
+from patchctl.findings import Finding, looked_at
+from patchctl.language import message
 
 if TYPE_CHECKING:
     from patchctl.manifest.distribution import Distribution
@@ -57,8 +57,7 @@ def doctor_command(
       patchctl doctor --profile qwen3-235b
     """
     from patchctl.doctor.runtime import check_packages, check_runtime, check_torch
-    from patchctl.findings.formats import Shown
-    from patchctl.findings.report import Report
+    from patchctl.findings import Report, Shown
     from patchctl.report.machine import doctor_output, doctor_text
 
     progress = app.progress(output == "json")
@@ -210,7 +209,7 @@ def use_command(app: App, target: str | None, as_list: bool, forget: bool, as_js
     patchctl use URL@REV
     patchctl use --list
     """
-    from patchctl.distributions.use import forget_default, use
+    from patchctl.distributions import forget_default, use
 
     if sum((target is not None, as_list, forget)) != 1:
         raise WrongUse("name a URL, --list or --none", hint="`patchctl use --help` shows how it is used")
@@ -222,7 +221,7 @@ def use_command(app: App, target: str | None, as_list: bool, forget: bool, as_js
 
 
 def _use_output(fetched: bool) -> UseOutput:
-    from patchctl.distributions.use import fetched as all_fetched
+    from patchctl.distributions import fetched as all_fetched
     from patchctl.manifest.default_roots import chosen_root, own_root
     from patchctl.report.sources import UsedRow, UseOutput
 
@@ -258,7 +257,7 @@ def version_lines(app: App) -> list[str]:
 
 def _described(root: Path) -> str:
     """Return where a distribution is, and its commit if it has one."""
-    from patchctl.distributions.use import commit_of
+    from patchctl.distributions import commit_of
     from patchctl.manifest.default_roots import own_root, used_at
     from patchctl.terminal.text import visible_line
 

@@ -13,7 +13,7 @@ from patchctl.errors import WrongUse
 
 if TYPE_CHECKING:
     from patchctl.bundle.signature import Trust
-    from patchctl.findings.report import Report
+    from patchctl.findings import Report
 
 
 @click.command("verify")
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 )
 @statement_options
 @click.option("--quiet", "-q", is_flag=True, help="With text: print findings, and nothing else.")
-@format_option("patchctl.findings.formats:VerifyOutput")
+@format_option("patchctl.findings:VerifyOutput")
 @click.pass_obj
 def verify_command(
     app: App,
@@ -83,7 +83,7 @@ def verify_command(
       patchctl verify --workspace workspace
     """
     from patchctl.check.rules import all_rules
-    from patchctl.findings.formats import Shown, report_text, verify_output
+    from patchctl.findings import Shown, report_text, verify_output
 
     if statement and workspace is None:
         raise WrongUse("--statement is for the trees of a workspace", hint="name it with --workspace DIR")

@@ -12,7 +12,7 @@ import click
 from patchctl.cli.app import App, json_option, profile_option, split_pair, workspace_option
 from patchctl.cli.sources import Sources, source_or_bundle_options
 from patchctl.errors import DONE, FINDINGS, WrongUse
-from patchctl.language.messages import joined, message
+from patchctl.language import joined, message
 from patchctl.terminal.text import Style
 
 if TYPE_CHECKING:

@@ -19,9 +19,9 @@ from pathlib import Path
 
 from patchctl.bundle.signature import ssh_keygen
 from patchctl.errors import PatchctlError, Tried, WrongUse
-from patchctl.findings.report import Finding, looked_at
+from patchctl.findings import Finding, looked_at
 from patchctl.git.run import OLDEST_GIT, git_executable, isolated_environment
-from patchctl.language.messages import Translatable, joined, message
+from patchctl.language import Translatable, joined, message
 from patchctl.manifest.types import Stack, Upstream
 from patchctl.source.config import BundlePolicy
 from patchctl.source.types import SourceOptions

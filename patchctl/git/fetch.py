@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from patchctl.git.run import GitFailed, git_environment, git_executable, git_failure, run_git
-from patchctl.language.messages import message
+from patchctl.language import message
 
 Settings = tuple[tuple[str, str], ...]
 

@@ -15,9 +15,9 @@ from patchctl.git.catfile import ObjectReader
 from patchctl.git.history import commits_between
 from patchctl.identify.lists import tree_list_file
 from patchctl.manifest.distribution import Distribution
+from patchctl.manifest.files import exclusive_writer, rewrite_list, rewrite_texts
 from patchctl.manifest.load import loads
 from patchctl.manifest.lock import lock_file
-from patchctl.manifest.rewrite import exclusive_writer, rewrite_list, rewrite_texts
 from patchctl.manifest.series import place_of
 from patchctl.manifest.types import Stack
 from patchctl.rebase.cherry_pick import clear, work_of

@@ -11,7 +11,7 @@ from patchctl.errors import LocalEdits, SourceUnavailable, Tried, WrongUse
 from patchctl.git.pack import bring_pack
 from patchctl.git.worktree import import_base
 from patchctl.manifest.distribution import Distribution
-from patchctl.manifest.rewrite import exclusive_writer
+from patchctl.manifest.files import exclusive_writer
 from patchctl.manifest.types import Pin, Stack
 from patchctl.pin.pin import find_pin
 from patchctl.rebase.cherry_pick import work_of

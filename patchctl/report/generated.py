@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
 from patchctl.doc import Doc
-from patchctl.findings.report import Finding
+from patchctl.findings import Finding
 from patchctl.manifest.requirement_types import Override, Platform
 from patchctl.requirements.lockfile import Locked
 from patchctl.requirements.relock import LockedSet

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from patchctl.errors import SourceMismatch
 from patchctl.git.objects import EXECUTABLE, REGULAR, TreeBuilder, TreeEntry, object_id
-from patchctl.language.messages import message
+from patchctl.language import message
 from patchctl.patch.names import collision_key, why_refused
 from patchctl.source.cache import REFRESH
 from patchctl.source.tarball import BadArchive, TarMember, members

@@ -9,7 +9,7 @@ from pathlib import Path
 from patchctl.errors import SourceMismatch, Tried
 from patchctl.git.fetch import fetch_commit, is_diverted, proven_tree, take_pack
 from patchctl.git.run import GitFailed
-from patchctl.language.messages import message
+from patchctl.language import message
 from patchctl.manifest.types import Pin, Upstream
 from patchctl.source import cache
 from patchctl.source.cache import check_tree

@@ -16,7 +16,7 @@ from typing import Any
 import click
 
 from patchctl.errors import PatchctlError
-from patchctl.language.messages import Translatable, joined, message, translated
+from patchctl.language import Translatable, joined, message, translated
 
 # Control, formatting (bidirectional marks, zero-width characters, tags), surrogate, private use, unassigned, line and
 # paragraph separators. https://trojansource.codes shows attacks with formatting ones.

@@ -27,7 +27,7 @@ from patchctl.git.pack import bring_pack
 from patchctl.git.run import GitFailed, run_git
 from patchctl.git.worktree import Mark, WorkTree, add_exclude, create_git_dir, import_base
 from patchctl.manifest.distribution import Distribution
-from patchctl.manifest.rewrite import rewrite_list
+from patchctl.manifest.files import rewrite_list
 from patchctl.manifest.types import Stack
 from patchctl.source.obtain import obtain
 from patchctl.source.types import Base, SourceOptions

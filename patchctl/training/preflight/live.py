@@ -18,7 +18,7 @@ from typing import Any
 from patchctl.cluster.facts import SECRET, MachineFacts, MachineRequest, Request
 from patchctl.doctor.runtime import cann_file, driver_file
 from patchctl.errors import PatchctlError
-from patchctl.language.messages import message
+from patchctl.language import message
 from patchctl.manifest.distribution import Distribution
 from patchctl.output import to_json
 from patchctl.terminal.text import one_line, redact_text

@@ -85,7 +85,7 @@ def preflight(
     from patchctl.cluster.fanout import NoAnswer, joined
     from patchctl.cluster.payload import make_payload
     from patchctl.cluster.request import plain_request
-    from patchctl.findings.formats import Shown
+    from patchctl.findings import Shown
     from patchctl.training.preflight.readiness import readiness
     from patchctl.training.report.preflight import readiness_output, readiness_text
     from patchctl.training.verbs.preflight import case_of, other_release

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from machines import write_machine
 
-from patchctl.findings.report import Finding
+from patchctl.findings import Finding
 from patchctl.manifest.distribution import Distribution
 from patchctl.requirements.sets import set_of
 from patchctl.training.models.published import model_of, read_models

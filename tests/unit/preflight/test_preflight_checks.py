@@ -31,7 +31,7 @@ from machines import (
 from pins import oldest
 from preflight_cases import Look, case_of, distribution
 
-from patchctl.findings.report import Finding
+from patchctl.findings import Finding
 from patchctl.training.preflight.case import Case
 from patchctl.training.preflight.checks import all_findings
 from patchctl.training.preflight.checks.devices import check_devices

@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 
-from patchctl.findings.report import Finding, looked_at
-from patchctl.language.messages import message
+from patchctl.findings import Finding, looked_at
+from patchctl.language import message
 from patchctl.training.preflight.case import Case
 from patchctl.training.preflight.checks.device_memory import check_device_memory
 from patchctl.training.preflight.checks.devices import check_devices

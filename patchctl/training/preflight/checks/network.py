@@ -7,12 +7,12 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
-from patchctl.findings.report import Finding, looked_at
-from patchctl.language.messages import joined, message
+from patchctl.findings import Finding, looked_at
+from patchctl.language import joined, message
 from patchctl.terminal.text import abridged
 from patchctl.training.preflight import machine as m
 from patchctl.training.preflight.case import Case
-from patchctl.training.preflight.tool_output import (
+from patchctl.training.preflight.machine import (
     DevicePort,
     Interface,
     configured_addresses,

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 
 from patchctl.doctor.runtime import fits, info_version
 from patchctl.errors import WrongUse
-from patchctl.findings.report import Finding, looked_at
-from patchctl.language.messages import Translatable, joined, message
+from patchctl.findings import Finding, looked_at
+from patchctl.language import Translatable, joined, message
 from patchctl.manifest.requirement_types import Platform
 from patchctl.manifest.types import profile_options
 from patchctl.requirements.interpreter import PackageDifference, RequiredPackages, compare, summary
@@ -19,8 +19,8 @@ from patchctl.terminal.progress import size_text
 from patchctl.training.preflight import machine as m
 from patchctl.training.preflight.caches import Cache, caches_of
 from patchctl.training.preflight.case import Case
+from patchctl.training.preflight.machine import packages, python_version, same_name
 from patchctl.training.preflight.sizes import ROLLOUT
-from patchctl.training.preflight.tool_output import packages, python_version, same_name
 
 _DAY = 86400
 _SHOWN = 8
