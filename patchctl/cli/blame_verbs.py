@@ -35,9 +35,9 @@ def identify_command(app: App, folder: Path, as_json: bool) -> int:
       patchctl identify /vllm-workspace/vllm
       patchctl identify workspace/verl --json
     """
-    from patchctl.identify.lists import known_trees
     from patchctl.identify.match import identify
     from patchctl.report.trees import identify_text
+    from patchctl.stack.tree_lists import known_trees
 
     known = known_trees(app.distribution)
     if not known:

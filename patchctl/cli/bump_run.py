@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from patchctl.atomic import replace_file
-from patchctl.bump.bump import (
+from patchctl.bump import (
     BumpState,
     StackMove,
     check_new,
@@ -27,7 +27,6 @@ from patchctl.check.pages import write_documents
 from patchctl.cli.app import App
 from patchctl.cli.output_pages import output_pages
 from patchctl.cli.prove_verb import prove_stack
-from patchctl.cli.rebase_verb import to_next_stop
 from patchctl.drift.drift import Drifting
 from patchctl.drift.outdated import effort
 from patchctl.errors import DONE, SOMEBODY_HAS_TO_WORK, DoesNotApply, PatchctlError, WrongUse
@@ -36,7 +35,7 @@ from patchctl.manifest.files import exclusive_writer
 from patchctl.manifest.types import Release, Stack
 from patchctl.pin.pin import unprovided_imports
 from patchctl.prove.proof_trees import check_provable
-from patchctl.rebase.rebase import accept_resolution, clear_locks
+from patchctl.rebase.rebase import accept_resolution, clear_locks, to_next_stop
 from patchctl.rebase.rebase_state import RebaseRun, RebaseState, RebaseWorktree, locked
 from patchctl.rebase.rebase_state import read_state as read_rebase
 from patchctl.rebase.start import RebaseRequest, start
@@ -205,9 +204,10 @@ class _Bump:
     def _go_on_with(self, run: RebaseRun, rebase: RebaseState, *, go_on: bool) -> tuple[RebaseRun, RebaseState] | None:
         """A rebase to its end, which is noted, or to its next stop. `go_on`: it has stopped before, or was killed."""
         self._note(stacks=self.state.stacks | {rebase.upstream: rebase.new})
-        rebase, ended, _ = to_next_stop(self.app, run, accept_resolution(run, rebase) if go_on else rebase)
+        rebase, ended, _ = to_next_stop(run, accept_resolution(run, rebase) if go_on else rebase)
         if ended is None:
             return run, rebase
+        self.app.forget_distribution()
         merges: dict[str, str] = {step.feature: step.outcome for step in rebase.steps}
         self._note(merges=self.state.merges | {rebase.upstream: merges}, open=[*self.state.open, *ended.open])
         return None

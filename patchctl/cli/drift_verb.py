@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from patchctl.cli.app import App, find_stack, format_option, print_findings, release_option
 from patchctl.cli.sources import Sources, source_options
-from patchctl.errors import DONE, FINDINGS, PatchctlError, SourceUnavailable, WrongUse
+from patchctl.errors import DONE, FINDINGS, SourceUnavailable, WrongUse
 
 if TYPE_CHECKING:
-    from patchctl.drift.types import ReleaseDrift, StackDrift
+    from patchctl.drift.types import StackDrift
     from patchctl.manifest.distribution import Distribution
     from patchctl.manifest.types import Stack
     from patchctl.source.types import SourceOptions
@@ -92,7 +91,7 @@ def drift_command(
       patchctl drift --matrix
       patchctl drift --workspace workspace
     """
-    from patchctl.drift.drift import Drifting
+    from patchctl.drift.drift import Drifting, named_revisions, names_upstreams
     from patchctl.drift.saved import Earlier, check_place, plan_of, save_plan
     from patchctl.findings import Report, Shown
     from patchctl.prove.proof_trees import check_provable
@@ -105,23 +104,19 @@ def drift_command(
     dist = app.distribution
     meant = {f"{s.upstream}/{s.name}": s for name in stacks for s in _meant(dist, name, one=plan is not None)}
     chosen = list(meant.values()) if stacks else [s for s in dist.stacks.values() if dist.of_named_release(s)]
-    named = _named(app, against, chosen, matrix=matrix)
+    named = named_revisions(dist, against, chosen, matrix=matrix)
     earlier = Earlier(baseline) if baseline is not None else None
     if plan is not None:
         check_place(plan)
     if prove:
         check_provable(dist)
     drifting = Drifting(dist, sources.options(), app.progress(output == "json"))
-    wanted = [s for s in chosen if s.upstream in named or not _restricts(against)]
+    wanted = [s for s in chosen if s.upstream in named or not names_upstreams(against)]
     found = drifting.stacks((s, named.get(s.upstream)) for s in wanted)
     if plan is not None:
         save_plan(plan, plan_of(dist, found))
     if prove:
-        options, quiet = sources.options(), output != "text"
-        found = [
-            replace(one, releases=tuple(_proven_on(app, one, row, options, as_json=quiet) for row in one.releases))
-            for one in found
-        ]
+        found = [_proven(app, one, sources.options(), quiet=output != "text") for one in found]
     news = None if earlier is None else earlier.news(found)
     shown = Shown(Report(drift_findings(found, news), not_looked_at(found)), "drift", dist.root)
     print_findings(app, output, shown, drift_output(found, news), lambda style: drift_text(found, news, style))
@@ -137,75 +132,17 @@ def _meant(dist: Distribution, name: str, *, one: bool) -> list[Stack]:
     return own or [find_stack(dist, name)]
 
 
-def _restricts(against: Sequence[str]) -> bool:
-    """Whether every --against names its upstream: others are not meant then."""
-    return bool(against) and all("=" in one for one in against)
+def _proven(app: App, drift: StackDrift, options: SourceOptions, *, quiet: bool) -> StackDrift:
+    """With what tests say on its releases."""
+    from patchctl.cli.prove_verb import ground_of, teller
+    from patchctl.prove.proof_trees import Ground, proven_on
 
+    def ground_in(root: Path) -> Ground:
+        return ground_of(App(root, app.cache, app.color, app.release, app.shown), None, options, quiet)
 
-def _named(app: App, against: Sequence[str], chosen: Sequence[Stack], *, matrix: bool) -> dict[str, list[str]]:
-    """The revisions by upstream; an upstream that is not there is asked for all newer ones. Raises WrongUse."""
-    upstreams = list(dict.fromkeys(s.upstream for s in chosen))
-    named: dict[str, list[str]] = {}
-    for one in against:
-        upstream, equals, names = one.rpartition("=")
-        if equals:
-            app.distribution.upstream(upstream)
-            if upstream not in upstreams:
-                raise WrongUse(f"--against {one}: no stack of {upstream} is looked at")
-        revisions = [n for n in names.split(",") if n]
-        if not revisions:
-            raise WrongUse(f"--against takes revisions, not {one!r}", hint="for example --against v0.6.1,latest")
-        for name in [upstream] if equals else upstreams:
-            named.setdefault(name, []).extend(revisions)
-    if not against and not matrix:
-        return {name: ["latest"] for name in upstreams}
-    return named
-
-
-def _proven_on(
-    app: App, drift: StackDrift, release: ReleaseDrift, options: SourceOptions, *, as_json: bool
-) -> ReleaseDrift:
-    """With what tests say, where something arrives that no record proves. What keeps tests from being run is said of every patch, since
-    the rest of the matrix is there."""
-    from patchctl.cli.lock_verb import lock_stack
-    from patchctl.cli.prove_verb import prove_stack
-    from patchctl.drift.types import ARRIVES
-    from patchctl.manifest.distribution import Distribution
-    from patchctl.rebase.rebase import copy_distribution, rebase_unattended
-    from patchctl.scratch import scratch
-
-    arriving = {(drift.upstream, p.feature) for p in release.patches if not p.clean and p.state in ARRIVES}
-    wanted = arriving | {(c.upstream, c.feature) for c in release.callers if c.proof is not None}
-    if not wanted:
-        return release
-    progress, said = app.progress(as_json), dict[tuple[str, str], tuple[str | None, bool]]()
-    try:
-        with scratch("patchctl-drift-") as folder:
-            root = copy_distribution(app.distribution.root, folder)
-            dist = Distribution.load(root)
-            old = dist.stack(drift.upstream, drift.stack)
-            new = rebase_unattended(dist, old, release.release, folder, options, progress)
-            copy = App(root, app.cache, app.color, app.release, app.shown)  # which has that stack
-            lock_stack(copy.distribution, new, options, progress, check=False)
-            said = {(drift.upstream, f): (why, False) for f, why in new.postponed.items()}
-            for one in prove_stack(copy, new, options, as_json=as_json, only=wanted):
-                done = one.status == "proven"
-                said[one.upstream, one.feature] = None if done else one.reasons[0], not done and one.broken
-        other = "it did not come along"
-    except PatchctlError as error:
-        other = f"nothing could be proven: {error}"
-    finally:
-        progress.finish()
-
-    def told(key: tuple[str, str]) -> dict[str, Any]:
-        proof, broken = said.get(key, (other, False))
-        return {"proof": proof, "broken": broken}
-
-    patches = tuple(
-        replace(p, **told(k)) if (k := (drift.upstream, p.feature)) in wanted else p for p in release.patches
-    )
-    callers = tuple(replace(c, **told(k)) if (k := (c.upstream, c.feature)) in wanted else c for c in release.callers)
-    return replace(release, patches=patches, callers=callers)
+    dist, progress, tell = app.distribution, app.progress(quiet), teller(app, None, quiet)
+    rows = (proven_on(drift, row, dist, options, progress, ground_in, tell) for row in drift.releases)
+    return replace(drift, releases=tuple(rows))
 
 
 def _workspace(app: App, workspace: Path, output: str) -> int:

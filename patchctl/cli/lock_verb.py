@@ -15,11 +15,8 @@ from patchctl.terminal.text import Style
 
 if TYPE_CHECKING:
     from patchctl.check.pages import WrittenPages
-    from patchctl.manifest.distribution import Distribution
-    from patchctl.manifest.types import Stack
-    from patchctl.report.generated import LockRow
     from patchctl.source.types import SourceOptions
-    from patchctl.terminal.progress import Progress
+    from patchctl.stack.locking import LockRow
 
 
 @click.command("lock")
@@ -74,6 +71,7 @@ def lock_command(
     from patchctl.check.pages import write_documents
     from patchctl.cli.output_pages import output_pages
     from patchctl.report.generated import LockOutput
+    from patchctl.stack.locking import lock_stack
 
     dist = app.distribution
     if pages and (requirements or upstream):
@@ -100,37 +98,6 @@ def _requirements(app: App, options: SourceOptions, as_json: bool, *, check: boo
     return FINDINGS if check and any(row.differences for row in rows) else DONE
 
 
-def lock_stack(dist: Distribution, stack: Stack, options: SourceOptions, progress: Progress, *, check: bool) -> LockRow:
-    """Compute one lock, and write it unless `check` says no, nothing differs, or nothing is known of it."""
-    from patchctl.atomic import replace_file
-    from patchctl.identify.lists import check_tree_list, update_tree_list
-    from patchctl.manifest.lock import lock_file, render_lock
-    from patchctl.report.generated import LockRow
-    from patchctl.stack.locking import compute_lock, diff_locks, old_lock
-
-    computed = compute_lock(dist, stack, options, progress)
-    there, damage = old_lock(dist, stack)
-    differences = damage or diff_locks(there, computed.lock)
-    base = next(iter(computed.bases.values()), None)
-    if base is not None:
-        listed = (check_tree_list if check else update_tree_list)(dist.root, stack, base)
-        differences += [listed.what] if listed else []
-    file = lock_file(dist.root, stack.upstream, stack.name)
-    written = bool(differences) and not check and computed.known
-    if written:
-        replace_file(file, render_lock(computed.lock).encode())
-    return LockRow(
-        upstream=stack.upstream,
-        stack=stack.name,
-        file=str(file),
-        differences=tuple(differences),
-        forms=tuple(computed.bases),
-        unavailable={f: [(t.place, t.reason) for t in failure.tried] for f, failure in computed.unavailable.items()},
-        written=written,
-        lost=not computed.known,
-    )
-
-
 def _exit_code(rows: list[LockRow], check: bool, skip_unavailable: bool) -> int:
     if not check:
         return SourceUnavailable.code if any(row.lost for row in rows) else DONE
@@ -142,8 +109,8 @@ def _exit_code(rows: list[LockRow], check: bool, skip_unavailable: bool) -> int:
 
 def _text(rows: list[LockRow], pages: WrittenPages, check: bool, style: Style) -> Iterable[str]:
     from patchctl.findings import report_text
-    from patchctl.identify.lists import TREES
     from patchctl.manifest.lock import lock_file
+    from patchctl.stack.tree_lists import TREES
 
     for row in rows:
         word = "written" if row.written else style.bad("differs" if check else "not written")

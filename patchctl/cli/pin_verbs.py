@@ -49,10 +49,10 @@ def init_command(
       patchctl init slime v0.3.1 --git https://github.com/THUDM/slime.git
     """
     from patchctl.atomic import filling
-    from patchctl.cli.lock_verb import lock_stack
     from patchctl.manifest.distribution import Distribution
     from patchctl.manifest.types import Upstream
     from patchctl.pin.pin import UNKNOWN, begin_distribution, check_place, declare
+    from patchctl.stack.locking import lock_stack
 
     if sys.stdin.isatty():
         name = name or click.prompt("Name of the upstream", err=True)

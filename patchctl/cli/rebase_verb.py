@@ -15,7 +15,6 @@ from patchctl.errors import DONE, DoesNotApply, PatchctlError, WrongUse
 if TYPE_CHECKING:
     from patchctl.manifest.types import Stack
     from patchctl.prove.prove import Verdict
-    from patchctl.rebase.finish import RebaseResult
     from patchctl.rebase.rebase_state import RebaseRun, RebaseState
     from patchctl.source.types import SourceOptions
 
@@ -180,34 +179,17 @@ def _planned(
     return f"{plan.upstream}/{plan.stack}", plan.release, plan.commit if plan.form == "git" else None
 
 
-def to_next_stop(app: App, run: RebaseRun, state: RebaseState) -> tuple[RebaseState, RebaseResult | None, bool]:
-    """Go on to the next stop, or to the end with the lock; returns the state, the end, and whether a lock was written."""
-    from patchctl.cli.lock_verb import lock_stack
-    from patchctl.rebase.finish import finish, hand_over
-    from patchctl.rebase.rebase import continue_
-
-    try:
-        state = continue_(run, state)
-        if state.stop is not None:
-            return state, None, False
-        ended = finish(run, state)
-    finally:
-        run.progress.finish()
-    app.forget_distribution()
-    locked = lock_stack(app.distribution, ended.stack, run.options, run.progress, check=False)
-    hand_over(run)
-    return state, ended, locked.written
-
-
 def _continue(app: App, run: RebaseRun, state: RebaseState, as_json: bool) -> int:
     """To the next stop, or to the end with the lock and, if wanted, the proofs."""
     from patchctl.rebase.finish import after_proofs
+    from patchctl.rebase.rebase import to_next_stop
     from patchctl.report.stacks import rebase_done, rebase_output, rebase_stopped
 
-    state, ended, locked = to_next_stop(app, run, state)
+    state, ended, locked = to_next_stop(run, state)
     if ended is None:
         app.emit("rebase", rebase_output(run, state), lambda style: rebase_stopped(run, state), as_json)
         return DoesNotApply.code
+    app.forget_distribution()
     if state.prove:
         ended = after_proofs(ended, app.distribution, _red(app, ended.stack, run.options, as_json))
     data = rebase_output(run, state, ended, locked=locked)

@@ -131,7 +131,7 @@ def _stacks(dist: Distribution, profile: str | None) -> list[Stack]:
 
 def _files(dist: Distribution, stacks: list[Stack]) -> int | None:
     """How many files the pins have; None where a list is missing."""
-    from patchctl.identify.lists import read_tree_list
+    from patchctl.stack.tree_lists import read_tree_list
 
     lists = [read_tree_list(dist.root, stack) for stack in stacks]
     return sum(len(found.files) for found in lists if found) if all(lists) else None

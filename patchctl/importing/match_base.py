@@ -16,7 +16,6 @@ from patchctl.doc import Doc
 from patchctl.errors import DoesNotApply, PatchctlError, WrongUse
 from patchctl.git.catfile import ObjectReader
 from patchctl.git.objects import REGULAR, Files, TreeEntry, object_id
-from patchctl.identify.lists import read_tree_list
 from patchctl.importing.changes import Foreign, Section, Stripping, parse_sections, stripping
 from patchctl.importing.types import ImportFault, Options
 from patchctl.manifest.diagnostics import quoted
@@ -27,6 +26,7 @@ from patchctl.manifest.types import Stack, StackName
 from patchctl.patch.hunks import apply_change
 from patchctl.patch.names import path_text
 from patchctl.patch.parse import FileChange
+from patchctl.stack.tree_lists import read_tree_list
 
 ABSENT = "0" * 40
 _IS_IN = "leave it out: the stack has it"

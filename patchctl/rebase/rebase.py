@@ -38,7 +38,7 @@ from patchctl.rebase.cherry_pick import (
     with_markers,
     work_of,
 )
-from patchctl.rebase.finish import SCRATCH, finish, take_back
+from patchctl.rebase.finish import SCRATCH, RebaseResult, finish, hand_over, take_back
 from patchctl.rebase.rebase_state import (
     RebaseRun,
     RebaseState,
@@ -57,6 +57,7 @@ from patchctl.rebase.resolutions import Regeneration
 from patchctl.rebase.start import RebaseRequest, start
 from patchctl.scratch import sweep
 from patchctl.source.types import SourceOptions
+from patchctl.stack.locking import lock_stack
 from patchctl.stack.plan import load_patches
 from patchctl.terminal.progress import Progress
 from patchctl.workspace.edit import references_of_a_person
@@ -80,6 +81,20 @@ def continue_(run: RebaseRun, state: RebaseState) -> RebaseState:
             run.place.release()
             return state
     return state
+
+
+def to_next_stop(run: RebaseRun, state: RebaseState) -> tuple[RebaseState, RebaseResult | None, bool]:
+    """Go on to the next stop, or to the end with the lock; returns the state, the end, and whether a lock was written."""
+    try:
+        state = continue_(run, state)
+        if state.stop is not None:
+            return state, None, False
+        ended = finish(run, state)
+    finally:
+        run.progress.finish()
+    locked = lock_stack(Distribution.load(run.dist.root), ended.stack, run.options, run.progress, check=False)
+    hand_over(run)
+    return state, ended, locked.written
 
 
 def clear_locks(run: RebaseRun, tree: Path, state: RebaseState) -> None:
