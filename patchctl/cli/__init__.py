@@ -75,7 +75,9 @@ _TOGETHER = {
     "catalog_verbs": ("list", "show", "report", "requirements", "sbom"),
     "blame_verbs": ("identify", "blame", "bisect"),
     "deploy_verbs": ("fetch", "bundle", "install"),
-    "edit_verbs": ("new", "edit", "export"),
+    "check_verbs": ("verify", "lock"),
+    "edit_verbs": ("new", "edit", "export", "import"),
+    "rebase_verbs": ("drift", "rebase"),
     "pin_verbs": ("init", "pin", "outdated", "bump"),
     "tool_verbs": ("doctor", "script", "use"),
 }

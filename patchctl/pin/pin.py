@@ -18,11 +18,10 @@ from patchctl.manifest.distribution import Distribution
 from patchctl.manifest.load import loads
 from patchctl.manifest.typeinfo import shape_of
 from patchctl.manifest.types import FORMAT, GitUrl, Name, Pin, Sdist, Stack, StackName, Upstream
-from patchctl.pin.generated import BaseReader, carried_over, untracked_files
-from patchctl.pin.runtime_hints import Proposal, new_imports, propose
+from patchctl.pin.upstream_files import BaseReader, Proposal, carried_over, new_imports, propose, untracked_files
 from patchctl.scratch import scratch
+from patchctl.source.git_form import Revision, Revisions, release_prefix, version_of
 from patchctl.source.obtain import obtain, obtain_form
-from patchctl.source.refs import Revision, Revisions, release_prefix, version_of
 from patchctl.source.types import Base, SourceOptions
 from patchctl.terminal.progress import Progress
 from patchctl.terminal.text import one_line

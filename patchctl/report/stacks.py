@@ -13,7 +13,7 @@ from patchctl.importing.import_patches import Imported
 from patchctl.importing.match_base import Candidate
 from patchctl.importing.types import Left
 from patchctl.manifest.types import Sdist
-from patchctl.pin.runtime_hints import Proposal
+from patchctl.pin.upstream_files import Proposal
 from patchctl.rebase.rebase_state import RebaseStep, Stop
 from patchctl.report.proving import trees_of
 from patchctl.terminal.text import patch_count, visible_line
