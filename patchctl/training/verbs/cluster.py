@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from patchctl.cli.app import App, format_option, print_findings
+from patchctl.cli.cluster_verb import address_option, node_workspace_option, timeout_option, workspace_here
 from patchctl.cluster.request import ExpectedEnvironment
 from patchctl.errors import DONE, FINDINGS
 from patchctl.training.recipes.conditions import names_in
@@ -31,35 +31,14 @@ _ENV = "env."
 
 
 @click.command("preflight", short_help="Look whether every node can run a recipe, and name the odd one.")
-@click.option(
-    "--address",
-    "-a",
-    default="auto",
-    envvar="RAY_ADDRESS",
-    show_default=True,
-    metavar="A",
-    help="The cluster: HOST:PORT of its head, ray://HOST:10001 from outside, or auto for the one on this machine.",
-)
+@address_option
 @profile_of_recipe
 @recipe_option
 @recipe_overrides
-@click.option(
-    "--workspace",
-    "-w",
-    type=click.Path(path_type=Path, file_okay=False),
-    metavar="DIR",
-    help="The workspace on every node [default: each node's own PATCHCTL_WORKSPACE, else the one here, else ./workspace].",
-)
+@node_workspace_option
 @click.option("--python", metavar="PY", help="The Python of training on every node [default: the workers' own].")
 @click.option("--accept", multiple=True, metavar="NAME", help="Go on in spite of a finding, by its name. Repeatable.")
-@click.option(
-    "--timeout",
-    type=click.FloatRange(min=1),
-    default=300,
-    show_default=True,
-    metavar="S",
-    help="How long a node may take, in seconds.",
-)
+@timeout_option(300)
 @format_option("patchctl.training.report.preflight:ReadinessOutput")
 @click.pass_obj
 def preflight(
@@ -92,8 +71,7 @@ def preflight(
 
     run = RecipeBook(app).valid_run(arguments)
     dist = app.distribution
-    here = Path(os.environ.get("PATCHCTL_WORKSPACE") or "workspace")
-    plain = plain_request("probe", dist, workspace, here, timeout)
+    plain = plain_request("probe", dist, workspace, workspace_here(), timeout)
     request = replace(_request(app, run, plain), python=python)
     progress = app.progress(output == "json")
     with joined(address) as cluster:
