@@ -286,10 +286,7 @@ def verify_distribution(
     that needs more than it requires. Raises SourceMismatch for a source that is not what was pinned, also for a changed file in the
     cache.
     """
-    report = Report()
-    series = read_series(dist, report)
-    report.counts.update(stacks=len(dist.stacks), profiles=len(dist.variants), patches=len(series.patches))
-    report.add(check_series(dist, series))
+    report, series = _checked_series(dist)
     report.add(check_locks(dist, series))
     report.add(_counts(dist, series))
     report.add(check_tested(dist, series))
@@ -308,11 +305,15 @@ def verify_distribution(
 
 def lint_distribution(dist: Distribution) -> Report:
     """Check the patch files alone: each by its rules, and as series. Takes a second, and lets locks, pages and proofs be stale."""
+    return _checked_series(dist)[0]
+
+
+def _checked_series(dist: Distribution) -> tuple[Report, Series]:
     report = Report()
     series = read_series(dist, report)
     report.counts.update(stacks=len(dist.stacks), profiles=len(dist.variants), patches=len(series.patches))
     report.add(check_series(dist, series))
-    return report
+    return report, series
 
 
 def _counts(dist: Distribution, series: Series) -> Iterator[Finding]:

@@ -57,6 +57,7 @@ from patchctl.rebase.resolutions import Regeneration
 from patchctl.rebase.start import RebaseRequest, start
 from patchctl.scratch import sweep
 from patchctl.source.types import SourceOptions
+from patchctl.stack.export import as_mail
 from patchctl.stack.locking import lock_stack
 from patchctl.stack.plan import load_patches
 from patchctl.terminal.progress import Progress
@@ -341,19 +342,11 @@ def _own_commit(folder: Path, state: RebaseState, feature: str) -> CommitInfo | 
         raise WrongUse(
             f"{len(commits)} commits stand where {feature} was expected", hint="make one of them: `git rebase -i`"
         )
-    header, _ = parse_header(_as_mail(commits[0]), f"commit {commits[0].id[:12]}")
+    header, _ = parse_header(as_mail(commits[0]), f"commit {commits[0].id[:12]}")
     if header.trailer("Feature") != feature:
         what = f"commit {commits[0].id[:12]} is of feature {header.trailer('Feature')}, and {feature} was expected"
         raise WrongUse(what, hint="`git commit --amend`: keep the patch's message")
     return commits[0]
-
-
-def _as_mail(commit: CommitInfo) -> list[bytes]:
-    from patchctl.patch.write import mail_date
-
-    subject, _, body = commit.message.partition("\n")
-    text = f"From: a <a@b>\nDate: {mail_date(commit.date)}\nSubject: {subject}\n\n{body.strip()}\n"
-    return text.encode().split(b"\n")
 
 
 def _refuse_edits(folder: Path, state: RebaseState, head: str) -> None:
