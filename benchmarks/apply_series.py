@@ -13,7 +13,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from patchctl.errors import BadPatch
 from patchctl.patch.parse import parse_patch
-from patchctl.patch.policy import check_patch
+from patchctl.stack.patches import check_patch
 
 GIT_ENV = {
     "PATH": os.environ["PATH"],

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Annotated, NamedTuple
 
 from patchctl.doc import Doc
-from patchctl.language.messages import message
+from patchctl.language import message
 
 DONE = 0
 FINDINGS = 1

@@ -26,8 +26,8 @@ class Extension:
     `verbs` (cli): help of one line and click command by name, listed below `heading`. `cluster_verbs`
     (cli.cluster_verb): click commands of the group `cluster`. `manifests` (manifest.files): names in manifests/ that
     it reads itself. `schemas` (manifest.schema): their classes by name. `checks` (check.distribution): functions of
-    `verify`. `rules` (check.rules): their rules. `requirements` (requirements.inputs): functions that return
-    requirement lines. `environments` (cluster.request): what a recipe sets on every node. `recipes`
+    `verify`. `rules` (check.rules): their rules. `requirements` (requirements.lockfile): functions that return
+    requirement lines. `environments` (cli.cluster_verb): what a recipe sets on every node. `recipes`
     (catalog.overview): functions that list recipes and their needs. `complete_recipe` (cli.cluster_verb): shell
     completion of recipe names. `probe` (cluster.node): looks at a node's machine.
     """

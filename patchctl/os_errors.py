@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 
 from patchctl.errors import MachineFailed, PatchctlError, WrongUse
-from patchctl.language.messages import joined, message
+from patchctl.language import joined, message
 
 _PERMISSION = (errno.EACCES, errno.EPERM)
 # Recognisable without a path: a full disk is reported by a write, which names none.

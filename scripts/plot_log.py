@@ -50,9 +50,8 @@ from log.metrics import explanation
 from log.picture import FORMATS, draw
 
 from patchctl.errors import CLOSED_PIPE, DONE, FINDINGS, INTERRUPTED, PatchctlError, WrongUse
-from patchctl.terminal.failure import render_error
 from patchctl.terminal.progress import progress_for
-from patchctl.terminal.text import visible_line
+from patchctl.terminal.text import render_error, visible_line
 
 NO_MATPLOTLIB = "no picture: matplotlib is not installed"
 # For the interpreter that was asked, since there are several: the training's, the tool's, the system's.

@@ -28,13 +28,13 @@ from patchctl.errors import DoesNotApply, PatchctlError, SourceUnavailable, Wron
 from patchctl.git.catfile import ObjectReader
 from patchctl.git.objects import object_id
 from patchctl.given import regular_file
-from patchctl.identify.lists import KnownTree, known_trees
 from patchctl.manifest.distribution import Distribution
 from patchctl.patch.hunks import apply_change, split_lines
 from patchctl.source.types import SourceOptions
 from patchctl.source.upstream_releases import RevisionTree, UpstreamReleases
 from patchctl.stack.patches import StackPatch
 from patchctl.stack.plan import load_patches
+from patchctl.stack.tree_lists import KnownTree, known_trees
 from patchctl.terminal.progress import SilentProgress
 from patchctl.workspace.state import TreeState, WorkspaceState, load_state
 from patchctl.workspace.trees import Tree

@@ -38,7 +38,7 @@ from patchctl.bundle.signature import (
     signature_file,
 )
 from patchctl.errors import NotTrusted, PatchctlError, SourceMismatch, WrongUse
-from patchctl.language.messages import joined, message
+from patchctl.language import joined, message
 from patchctl.os_errors import error_type, os_reason
 from patchctl.terminal.progress import Progress, SilentProgress
 from patchctl.terminal.text import visible_line

@@ -27,7 +27,7 @@ from typing import IO, Annotated
 from patchctl.atomic import replace_file
 from patchctl.doc import Doc
 from patchctl.errors import NotTrusted, WrongUse
-from patchctl.language.messages import joined, message
+from patchctl.language import joined, message
 from patchctl.os_errors import os_reason
 from patchctl.terminal.text import one_line, visible_line
 

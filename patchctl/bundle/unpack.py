@@ -13,7 +13,7 @@ from patchctl.atomic import filling, make_folder, staging_of
 from patchctl.bundle.layout import DISTRIBUTION, BundleMember
 from patchctl.bundle.reader import Bundle
 from patchctl.errors import SourceMismatch, WrongUse
-from patchctl.language.messages import message
+from patchctl.language import message
 from patchctl.os_errors import error_type
 from patchctl.source import cache
 

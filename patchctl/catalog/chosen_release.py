@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 
 from patchctl.errors import WrongUse
-from patchctl.language.messages import joined, message
+from patchctl.language import joined, message
 from patchctl.manifest.distribution import Distribution
 from patchctl.manifest.types import Profile, Stack
 from patchctl.terminal.text import abridged

@@ -14,12 +14,12 @@ from pathlib import Path
 from patchctl import extension
 from patchctl.bundle.signature import EVIDENCE, Trust, check_signature
 from patchctl.catalog.evidence import BEHAVIOUR, Evidence, keeps_tests, mutants_of, record_file, tests_of
-from patchctl.check.diff_rules import check_counts
 from patchctl.check.pages import check_pages
+from patchctl.check.patch_rules import check_counts
 from patchctl.check.series import Key, Series, below, check_generated, check_series, manifest_findings, read_series
 from patchctl.check.sources import check_sources
 from patchctl.errors import BadManifest, NotTrusted
-from patchctl.findings.report import Finding, Report, from_error
+from patchctl.findings import Finding, Report, from_error
 from patchctl.git.objects import object_id
 from patchctl.manifest.diagnostics import InvalidManifest
 from patchctl.manifest.distribution import Distribution
@@ -286,10 +286,7 @@ def verify_distribution(
     that needs more than it requires. Raises SourceMismatch for a source that is not what was pinned, also for a changed file in the
     cache.
     """
-    report = Report()
-    series = read_series(dist, report)
-    report.counts.update(stacks=len(dist.stacks), profiles=len(dist.variants), patches=len(series.patches))
-    report.add(check_series(dist, series))
+    report, series = _checked_series(dist)
     report.add(check_locks(dist, series))
     report.add(_counts(dist, series))
     report.add(check_tested(dist, series))
@@ -308,11 +305,15 @@ def verify_distribution(
 
 def lint_distribution(dist: Distribution) -> Report:
     """Check the patch files alone: each by its rules, and as series. Takes a second, and lets locks, pages and proofs be stale."""
+    return _checked_series(dist)[0]
+
+
+def _checked_series(dist: Distribution) -> tuple[Report, Series]:
     report = Report()
     series = read_series(dist, report)
     report.counts.update(stacks=len(dist.stacks), profiles=len(dist.variants), patches=len(series.patches))
     report.add(check_series(dist, series))
-    return report
+    return report, series
 
 
 def _counts(dist: Distribution, series: Series) -> Iterator[Finding]:

@@ -1,6 +1,6 @@
 """The rules, each with what must hold and why, and the lint of patch files. docs/lint-rules.md is generated from here.
 
-Rules about one patch file are functions (header_rules, diff_rules) that register with `patch_rule`. The others belong to checks of
+Rules about one patch file are functions (patch_rules) that register with `patch_rule`. The others belong to checks of
 the whole distribution, a source or a workspace, and are only listed here.
 """
 
@@ -11,9 +11,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from patchctl import extension
-from patchctl.check import diff_rules, header_rules  # both register their rules when they are imported
-from patchctl.check.rule import PATCH_CHECKS, PATCH_RULES, LintRule
-from patchctl.findings.report import Finding, Level
+from patchctl.check.patch_rules import PATCH_CHECKS, PATCH_RULES, LintRule
+from patchctl.findings import Finding, Level
 from patchctl.manifest.diagnostics import did_you_mean
 from patchctl.manifest.distribution import Distribution
 from patchctl.manifest.types import Stack
@@ -22,7 +21,6 @@ from patchctl.stack.patches import LintedPatch, StackPatch
 
 def all_rules() -> dict[str, LintRule]:
     """Every rule by its id, in the order of the documentation."""
-    assert header_rules and diff_rules
     more = (rule for other in extension.registered() for name in other.rules for rule in extension.load(name))
     return {**PATCH_RULES, **{rule.id: rule for rule in (*_OTHERS, *more)}}
 

@@ -9,8 +9,7 @@ from typing import Literal
 
 from patchctl.check.rules import check_form
 from patchctl.errors import BadPatch, WrongUse
-from patchctl.findings.report import Finding, Report, from_error
-from patchctl.identify.lists import show
+from patchctl.findings import Finding, Report, from_error
 from patchctl.manifest.diagnostics import InvalidManifest, did_you_mean
 from patchctl.manifest.distribution import Distribution
 from patchctl.manifest.files import PRACTICE
@@ -25,6 +24,7 @@ from patchctl.stack.patches import (
     leave_out,
     load_patch,
 )
+from patchctl.stack.tree_lists import show
 
 Key = tuple[str, str]
 

@@ -17,10 +17,9 @@ from pathlib import Path
 from patchctl.check.series import Key, Series
 from patchctl.drift.api_diff import PatchedSource, module_name, uses, written_lines
 from patchctl.errors import BadManifest, BadPatch, DoesNotApply, Tried
-from patchctl.findings.report import Finding, NotChecked, Report, from_error
+from patchctl.findings import Finding, NotChecked, Report, from_error
 from patchctl.git.catfile import ObjectReader
 from patchctl.git.objects import GITLINK
-from patchctl.identify.lists import check_tree_list, tree_list_file
 from patchctl.manifest.distribution import Distribution
 from patchctl.manifest.lock import LockedForm, lock_file
 from patchctl.manifest.series import shared_folder
@@ -29,6 +28,7 @@ from patchctl.source.types import Base, Form, SourceOptions
 from patchctl.stack.build import StackBuilder
 from patchctl.stack.locking import Computed, compute_lock, diff_locks, old_lock
 from patchctl.stack.patches import CARRIED_FOLDER, LintedPatch, StackPatch, carried_folder, with_requirements
+from patchctl.stack.tree_lists import check_tree_list, tree_list_file
 from patchctl.terminal.progress import Progress
 
 STATIC = (Tried("--static", "sources are left alone in this run"),)

@@ -10,7 +10,7 @@ from pathlib import Path
 from patchctl.bundle.reader import opened
 from patchctl.bundle.signature import STATEMENT, Trust, check_signature
 from patchctl.errors import NotTrusted
-from patchctl.findings.report import Finding
+from patchctl.findings import Finding
 from patchctl.workspace.state import WorkspaceState, in_profile
 
 _TYPE = "https://in-toto.io/Statement/v1"

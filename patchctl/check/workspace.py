@@ -23,7 +23,7 @@ from patchctl.errors import (
     Tried,
     WrongUse,
 )
-from patchctl.findings.report import Finding, NotChecked, Report, from_error
+from patchctl.findings import Finding, NotChecked, Report, from_error
 from patchctl.git.catfile import ObjectReader
 from patchctl.git.objects import Files
 from patchctl.git.run import GitFailed

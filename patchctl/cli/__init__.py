@@ -1,4 +1,4 @@
-"""The command line: one module a verb, each imported when it is asked for.
+"""The command line: verbs, whose modules are imported when one of theirs is asked for.
 
 `main` is the only place that turns an exception into a message and an exit code. Click's own handling is off
 (standalone_mode), since it would end every fault of a user with the same code.
@@ -21,7 +21,7 @@ import click
 from patchctl import __version__, extension
 from patchctl.cli.app import App
 from patchctl.errors import CLOSED_PIPE, INTERRUPTED, Ended, MachineFailed, PatchctlError, WrongUse
-from patchctl.language.messages import CHINESE, ENGLISH, TRANSLATED, chosen, message, recalled, translated, use
+from patchctl.language import CHINESE, ENGLISH, TRANSLATED, chosen, message, recalled, translated, use
 from patchctl.terminal.progress import progress_of_run
 
 # The help of the group is printed from here, so that `patchctl --help` imports no verb: a heading, and below it each verb
@@ -70,6 +70,24 @@ _GROUPS = {
     },
 }
 VERBS = {name: text for below in _GROUPS.values() for name, text in below.items()}
+# Verbs that share a module; every other one has its own.
+_TOGETHER = {
+    "workspace_verbs": ("apply", "revert", "repair", "status"),
+    "catalog_verbs": ("list", "show", "report", "requirements", "sbom"),
+    "blame_verbs": ("identify", "blame", "bisect"),
+    "deploy_verbs": ("fetch", "bundle", "install"),
+    "check_verbs": ("verify", "lock"),
+    "edit_verbs": ("new", "edit", "export", "import"),
+    "rebase_verbs": ("drift", "rebase"),
+    "pin_verbs": ("init", "pin", "outdated", "bump"),
+    "tool_verbs": ("doctor", "script", "use"),
+}
+_MODULES = {name: module for module, names in _TOGETHER.items() for name in names}
+
+
+def module_of(verb: str) -> str:
+    """The module below patchctl.cli that has a verb of patchctl itself."""
+    return _MODULES.get(verb, f"{verb}_verb")
 
 
 def verbs() -> dict[str, str]:
@@ -174,7 +192,8 @@ class VerbGroup(click.Group):
             if name in _RENAMED and not ctx.resilient_parsing:
                 raise WrongUse(f"No such command '{name}'.", hint=_RENAMED[name])
             return None
-        command: click.Command = extension.load(more[name][-1] if name in more else f"patchctl.cli.{name}_verb:command")
+        own = f"patchctl.cli.{module_of(name)}:{name}_command"
+        command: click.Command = extension.load(more[name][-1] if name in more else own)
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -244,7 +263,7 @@ def cli(ctx: click.Context, version: bool, root: Path | None, cache: Path | None
         )
     ctx.obj = App(root, cache, color, os.environ.get("PATCHCTL_RELEASE") or None, shown, ctx.invoked_subcommand)
     if version:
-        from patchctl.cli.use_verb import version_lines
+        from patchctl.cli.tool_verbs import version_lines
 
         print("\n".join(version_lines(ctx.obj)))
         ctx.exit()
@@ -357,7 +376,7 @@ def _as_wrong_use(wrong: click.ClickException) -> WrongUse:
 
 
 def _report(error: PatchctlError, as_json: bool) -> int:
-    from patchctl.terminal.failure import render_error
+    from patchctl.terminal.text import render_error
 
     try:
         sys.stdout.flush()

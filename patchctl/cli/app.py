@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from patchctl.errors import WrongUse
-from patchctl.language.messages import message, translated
-from patchctl.terminal.style import Style
+from patchctl.language import message, translated
+from patchctl.terminal.text import Style
 
 if TYPE_CHECKING:
     from patchctl.bundle.reader import Bundle
     from patchctl.bundle.signature import Trust
-    from patchctl.findings.formats import Shown
+    from patchctl.findings import Shown
     from patchctl.manifest.distribution import Distribution
     from patchctl.manifest.types import Stack
     from patchctl.source.config import UserConfig
@@ -66,7 +66,7 @@ def print_findings(app: App, output: str, shown: Shown, data: Any, text: Callabl
     if output in ("text", "json"):
         app.emit(shown.verb, data, text, output == "json")
         return
-    from patchctl.findings.formats import RENDERERS
+    from patchctl.findings import RENDERERS
 
     app.rest()
     print(RENDERERS[output](shown), end="")
@@ -132,7 +132,7 @@ class App:
     @contextmanager
     def writing(self) -> Iterator[Distribution]:
         """The distribution, for one who writes patches and their lists: read when nobody else does. Raises WorkspaceBusy."""
-        from patchctl.manifest.rewrite import exclusive_writer
+        from patchctl.manifest.files import exclusive_writer
 
         with exclusive_writer(self.found_root):
             yield self.distribution

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from patchctl.atomic import replace_file
-from patchctl.bump.bump import (
+from patchctl.bump import (
     BumpState,
     StackMove,
     check_new,
@@ -27,16 +27,15 @@ from patchctl.check.pages import write_documents
 from patchctl.cli.app import App
 from patchctl.cli.output_pages import output_pages
 from patchctl.cli.prove_verb import prove_stack
-from patchctl.cli.rebase_verb import to_next_stop
 from patchctl.drift.drift import Drifting
 from patchctl.drift.outdated import effort
 from patchctl.errors import DONE, SOMEBODY_HAS_TO_WORK, DoesNotApply, PatchctlError, WrongUse
 from patchctl.manifest.distribution import Distribution
-from patchctl.manifest.rewrite import exclusive_writer
+from patchctl.manifest.files import exclusive_writer
 from patchctl.manifest.types import Release, Stack
 from patchctl.pin.pin import unprovided_imports
 from patchctl.prove.proof_trees import check_provable
-from patchctl.rebase.rebase import accept_resolution, clear_locks
+from patchctl.rebase.rebase import accept_resolution, clear_locks, to_next_stop
 from patchctl.rebase.rebase_state import RebaseRun, RebaseState, RebaseWorktree, locked
 from patchctl.rebase.rebase_state import read_state as read_rebase
 from patchctl.rebase.start import RebaseRequest, start
@@ -55,7 +54,7 @@ from patchctl.source.types import SourceOptions
 from patchctl.stack.export import share_carried
 from patchctl.stack.plan import load_patches
 from patchctl.terminal.progress import Progress
-from patchctl.terminal.style import Style
+from patchctl.terminal.text import Style
 
 
 def begin(
@@ -220,9 +219,10 @@ class _Bump:
         except PatchctlError as error:  # as `rebase` says it, with the command of a bump
             error.hint = error.hint and error.hint.replace("patchctl rebase --continue", "patchctl bump --continue")
             raise
-        rebase, ended, _ = to_next_stop(self.app, run, accepted)
+        rebase, ended, _ = to_next_stop(run, accepted)
         if ended is None:
             return run, rebase
+        self.app.forget_distribution()
         merges: dict[str, str] = {step.feature: step.outcome for step in rebase.steps}
         self._note(merges=self.state.merges | {rebase.upstream: merges}, open=[*self.state.open, *ended.open])
         return None

@@ -20,7 +20,7 @@ from patchctl.cli.app import (
     profile_option,
     release_option,
 )
-from patchctl.cli.sources import Sources, source_or_bundle_options
+from patchctl.cli.sources import Sources, source_or_bundle_options, with_options
 from patchctl.errors import DONE, FINDINGS, WrongUse
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def _complete_recipe(ctx: click.Context, param: click.Parameter, incomplete: str
     return [found for name in names for found in extension.load(name)(ctx, param, incomplete)]
 
 
-_ADDRESS = click.option(
+address_option = click.option(
     "--address",
     "-a",
     default="auto",
@@ -43,7 +43,7 @@ _ADDRESS = click.option(
     metavar="A",
     help="The cluster: HOST:PORT of its head, ray://HOST:10001 from outside, or auto for the one on this machine.",
 )
-_WORKSPACE = click.option(
+node_workspace_option = click.option(
     "--workspace",
     "-w",
     type=click.Path(path_type=Path, file_okay=False),
@@ -57,8 +57,8 @@ _NODES = click.option(
     help="How many nodes have to be there: with so many, dead ones beside them are no failure.",
 )
 _LOOKING = (
-    _ADDRESS,
-    _WORKSPACE,
+    address_option,
+    node_workspace_option,
     click.option(
         "--profile",
         "-p",
@@ -83,7 +83,8 @@ _LOOKING = (
 )
 
 
-def _timeout(seconds: int) -> Callable[..., Any]:
+def timeout_option(seconds: int) -> Callable[..., Any]:
+    """--timeout, of one node."""
     return click.option(
         "--timeout",
         type=click.FloatRange(min=1),
@@ -95,12 +96,7 @@ def _timeout(seconds: int) -> Callable[..., Any]:
 
 
 def _options(*options: Callable[..., Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    def add(wrapped: Callable[..., Any]) -> Callable[..., Any]:
-        for option in reversed(options):
-            wrapped = option(wrapped)
-        return wrapped
-
-    return add
+    return lambda command: with_options(command, options)
 
 
 class _Verbs(click.Group):
@@ -118,7 +114,7 @@ class _Verbs(click.Group):
 
 
 @click.group("cluster", cls=_Verbs)
-def command() -> None:
+def cluster_command() -> None:
     """Say what every node of a Ray cluster holds, name the odd one, and apply to all.
 
     One task is pinned to each node; patchctl travels with it, so that nodes need Python and git alone. Needs ray in the
@@ -134,8 +130,8 @@ def command() -> None:
     """
 
 
-@command.command("verify", short_help="Read every byte on every node, and name the odd one.")
-@_options(*_LOOKING, _timeout(600), format_option("patchctl.report.cluster:ClusterOutput"))
+@cluster_command.command("verify", short_help="Read every byte on every node, and name the odd one.")
+@_options(*_LOOKING, timeout_option(600), format_option("patchctl.report.cluster:ClusterOutput"))
 @click.pass_obj
 def verify(app: App, /, **given: Any) -> int:
     """Read every file of every tree on every node, compute the trees again, and compare the nodes with the lock.
@@ -152,8 +148,8 @@ def verify(app: App, /, **given: Any) -> int:
     return _look(app, "verify", **given)
 
 
-@command.command("status", short_help="The same, trusting file times as `git status` does.")
-@_options(*_LOOKING, _timeout(120), format_option("patchctl.report.cluster:ClusterOutput"))
+@cluster_command.command("status", short_help="The same, trusting file times as `git status` does.")
+@_options(*_LOOKING, timeout_option(120), format_option("patchctl.report.cluster:ClusterOutput"))
 @click.pass_obj
 def status(app: App, /, **given: Any) -> int:
     """As verify, and faster: files whose size and times are those of git's index are not read.
@@ -180,13 +176,13 @@ def _look(
     from patchctl.cluster.fanout import NoAnswer, joined
     from patchctl.cluster.payload import make_payload
     from patchctl.cluster.request import looking_request, plain_request, wanted_of
-    from patchctl.findings.formats import Shown
+    from patchctl.findings import Shown
     from patchctl.report.cluster import cluster_output, compared_text
 
     dist, environment = app.distribution, _environment(app, profile, recipe)
     payload = make_payload(dist)
     wanted = wanted_of(dist, payload, environment, nodes)
-    plain = plain_request(verb, dist, workspace, _here(), timeout)
+    plain = plain_request(verb, dist, workspace, workspace_here(), timeout)
     request = looking_request(plain, dist, environment, python)
     progress = app.progress(output == "json")
     with joined(address) as cluster:
@@ -216,13 +212,13 @@ def _environment(app: App, profile: str | None, recipe: str | None) -> ExpectedE
     return ExpectedEnvironment(profile)
 
 
-def _here() -> Path:
+def workspace_here() -> Path:
     """The workspace that this machine would use: for nodes that say nothing of their own."""
     return Path(os.environ.get("PATCHCTL_WORKSPACE") or "workspace")
 
 
-@command.command("apply", short_help="Put a profile's trees on every node, or on none.")
-@_options(_ADDRESS, profile_option, _WORKSPACE, source_or_bundle_options, _NODES, _timeout(3600))
+@cluster_command.command("apply", short_help="Put a profile's trees on every node, or on none.")
+@_options(address_option, profile_option, node_workspace_option, source_or_bundle_options, _NODES, timeout_option(3600))
 @click.option("--without", multiple=True, metavar="FEATURE[@UPSTREAM]", help="Leave a feature out. Repeatable.")
 @click.option(
     "--skip-unavailable",
@@ -289,7 +285,7 @@ def _apply(
         chosen.release,
     )
     with joined(address) as cluster:
-        plain = replace(plain_request("look", dist, workspace, _here(), timeout), profile=profile)
+        plain = replace(plain_request("look", dist, workspace, workspace_here(), timeout), profile=profile)
         sent = bundle.path.read_bytes() if bundle else None
         ask = Applying(cluster, dist, plain, remote, sent, app.progress(as_json))
         out = deploy(ask, cluster.nodes(), expected=nodes, dry_run=dry_run, skip_unreachable=skip_unreachable)

@@ -16,7 +16,7 @@ from patchctl.errors import WrongUse
 
 
 @click.group("image")
-def command() -> None:
+def image_command() -> None:
     """Look into images and containers without building or running anything.
 
     \b
@@ -41,7 +41,7 @@ def _room() -> Iterator[None]:
         raise as_user_error(error, "the image cannot be unpacked", hint, place) from error
 
 
-@command.command("verify", short_help="Check the trees and the labels of an image.")
+@image_command.command("verify", short_help="Check the trees and the labels of an image.")
 @click.argument("image", metavar="FILE|NAME")
 @click.option(
     "--workspace",
@@ -51,7 +51,7 @@ def _room() -> Iterator[None]:
 )
 @statement_options
 @click.option("--quiet", "-q", is_flag=True, help="With text: print findings, and nothing else.")
-@format_option("patchctl.findings.formats:VerifyOutput")
+@format_option("patchctl.findings:VerifyOutput")
 @click.pass_obj
 def verify(
     app: App,
@@ -78,7 +78,7 @@ def verify(
     """
     from patchctl.check.rules import all_rules
     from patchctl.check.statement import read_statement
-    from patchctl.findings.formats import Shown, report_text, verify_output
+    from patchctl.findings import Shown, report_text, verify_output
     from patchctl.image import engine
     from patchctl.image.image_archive import ImageFile
     from patchctl.image.verify import verify_image

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Annotated, Any, Literal, get_args
 
 import click
 
 from patchctl import extension
 from patchctl.cli.app import JsonOption
+from patchctl.doc import Doc, Spread
+from patchctl.errors import Tried
+from patchctl.manifest.diagnostics import Problem
 from patchctl.manifest.typeinfo import Shape, laid_out, shape_of
 from patchctl.output import Key, keys_of
 
@@ -28,7 +31,7 @@ def output_pages(root: Path) -> dict[str, str]:
     page, pages = root / PAGE, {}
     if page.is_file() or (root / FOLDER).is_dir():
         cli = click.get_current_context().find_root().command
-        printed = {"error": "patchctl.report.failure:ErrorOutput", **dict(outputs(cli))}
+        printed = {"error": "patchctl.cli.output_pages:ErrorOutput", **dict(outputs(cli))}
         schemas = {name: schema(name, extension.load(output)) for name, output in printed.items()}
         if (root / FOLDER).is_dir():
             pages = {
@@ -127,3 +130,45 @@ def _word(one: dict[str, Any]) -> str:
     if one.get("type") == "object":
         return f"map of {_word(one['additionalProperties'])}"
     return "string" if "enum" in one else "number" if one["type"] == "integer" else str(one["type"])
+
+
+@dataclass(frozen=True)
+class TriedFor:
+    """A source that was tried."""
+
+    upstream: Annotated[str | None, Doc("upstream name, if `apply` lacks several", optional=True)]
+    tried: Annotated[Tried, Spread()]
+
+
+@dataclass(frozen=True)
+class Error:
+    """The error that ended the run."""
+
+    kind: Annotated[
+        str,
+        Doc(
+            "`usage`, `manifest`, `patch`, `source-unavailable`, `source-mismatch`, `not-trusted`, `does-not-apply`,"
+            " `local-edits`, `busy`, `broken-repository`, `machine`, `git-killed`, `git-refused` or `internal`"
+        ),
+    ]
+    exit_code: Annotated[int, Doc("exit code of the process")]
+    what: Annotated[str, Doc("error message")]
+    file: Annotated[str | None, Doc("file in which the error occurred")]
+    line: Annotated[int | None, Doc("line number in the file, from 1")]
+    hint: Annotated[str | None, Doc("suggested action")]
+    tried: Annotated[
+        list[TriedFor] | None,
+        Doc("`source-unavailable`: sources tried, with the reason for each failure", optional=True),
+    ] = None
+    files: Annotated[list[str] | None, Doc("`local-edits`: files that block the operation", optional=True)] = None
+    problems: Annotated[
+        list[Problem] | None,
+        Doc("`manifest`: the first 50 problems; for `import`, the first 200 problems of all mails", optional=True),
+    ] = None
+
+
+@dataclass(frozen=True)
+class ErrorOutput:
+    """The printed object."""
+
+    error: Annotated[Error, Doc("details of the error")]

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,10 +13,9 @@ from patchctl.cli.sources import Sources, source_options
 from patchctl.errors import DONE, FINDINGS, WrongUse
 
 if TYPE_CHECKING:
-    from patchctl.bundle.signature import SigningKey
-    from patchctl.manifest.types import Profile, Stack
+    from patchctl.manifest.types import Stack
     from patchctl.prove.proof_trees import Ground
-    from patchctl.prove.prove import FeatureOnStack, Runs, Verdict
+    from patchctl.prove.prove import Verdict
     from patchctl.source.types import SourceOptions
 
 
@@ -85,7 +83,7 @@ if TYPE_CHECKING:
 @source_options
 @json_option("patchctl.report.proving:ProveOutput")
 @click.pass_obj
-def command(
+def prove_command(
     app: App,
     features: tuple[str, ...],
     everything: bool,
@@ -127,8 +125,8 @@ def command(
     """
     from patchctl.bundle.signature import SigningKey
     from patchctl.check.distribution import check_orphans
-    from patchctl.prove.proof_trees import by_profile, check_provable, isolated_profile
-    from patchctl.prove.prove import Runs, changed_since, subjects_of
+    from patchctl.prove.proof_trees import by_profile, check_provable, debug_one, one_by_one, prove_all
+    from patchctl.prove.prove import Runs, changed_since, sign_records, subjects_of
     from patchctl.prove.runs import TIMEOUT_S, cores
     from patchctl.report.proving import prove_output, summary_text
     from patchctl.terminal.text import visible_line
@@ -139,7 +137,8 @@ def command(
     check_provable(dist)
     stack = find_stack(dist, stack_name) if stack_name else None
     if debug is not None:
-        return _debug(app, subjects_of(dist, features, stack), debug, profile, folder, sources.options())
+        ground = ground_of(app, folder, sources.options(), as_json=False)
+        return DONE if debug_one(ground, subjects_of(dist, features, stack), debug, profile) else FINDINGS
     if alone and folder is not None:
         raise WrongUse("--alone makes its trees, others for each feature", hint="leave --trees out")
     if sign and (alone or check):
@@ -150,11 +149,7 @@ def command(
         none = f"nothing to prove: no record is another than at {visible_line(since)}"
         app.emit("prove", prove_output([], []), lambda style: [none], as_json)
         return DONE
-    groups = (
-        ((isolated_profile(dist, one, profile), [one]) for one in subjects)
-        if alone
-        else by_profile(dist, subjects, profile, folder)
-    )
+    groups = one_by_one(dist, subjects, profile) if alone else by_profile(dist, subjects, profile, folder)
     how = Runs(
         ("tests", "mutants") if part == "all" else (part,),
         rerun or check,
@@ -163,95 +158,37 @@ def command(
         timeout or TIMEOUT_S,
         check,
     )
-    verdicts = _prove_all(app, groups, folder, sources.options(), how, as_json=as_json)
+    ground = ground_of(app, folder, sources.options(), as_json)
+    verdicts = prove_all(ground, groups, how, teller(app, folder, as_json))
     orphans = [f"{f.file}: {f.message}" for f in check_orphans(dist)] if everything and stack is None else []
     if key is not None:
-        _sign(app, [v for v in verdicts if v.status == "proven"], key)
+        sign_records(dist.root, (v for v in verdicts if v.status == "proven"), key)
     proven = sum(v.status in ("proven", "met") for v in verdicts)
     failed = bool(orphans) or any(v.problems for v in verdicts)
     app.emit("prove", prove_output(verdicts, orphans), lambda style: summary_text(verdicts, orphans, style), as_json)
     return DONE if proven and not failed else FINDINGS
 
 
-def _sign(app: App, verdicts: Iterable[Verdict], key: SigningKey) -> None:
-    from patchctl.bundle.signature import EVIDENCE
-    from patchctl.catalog.evidence import record_file
+def prove_stack(app: App, stack: Stack, options: SourceOptions, *, as_json: bool) -> list[Verdict]:
+    """Prove every feature of one stack on trees made for it, as `patchctl.prove.proof_trees` does, and print each verdict."""
+    from patchctl.prove import proof_trees
 
-    for one in verdicts:
-        file = record_file(app.distribution.root, one.upstream, one.stack, one.feature)
-        with file.open("rb") as record:
-            digest = hashlib.sha256(record.read()).hexdigest()
-            record.seek(0)
-            key.sign_beside(file, record, digest, EVIDENCE)
+    return proof_trees.prove_stack(ground_of(app, None, options, as_json), stack, teller(app, None, as_json))
 
 
-def _debug(
-    app: App,
-    subjects: Sequence[FeatureOnStack],
-    test: str,
-    profile: str | None,
-    folder: Path | None,
-    options: SourceOptions,
-) -> int:
-    """Run the tests that `test` selects of one feature, for someone who watches."""
-    from patchctl.catalog.evidence import tests_of
-    from patchctl.prove.proof_trees import by_profile
-    from patchctl.prove.runs import CACHE, Bench
-    from patchctl.scratch import scratch
-
-    if len(subjects) != 1:
-        raise WrongUse(
-            "--debug takes the tests of one feature", hint="name it as FEATURE@UPSTREAM, with --stack if two have it"
-        )
-    (subject,) = subjects
-    ((made_from, _),) = by_profile(app.distribution, subjects, profile, folder)
-    with _ground(app, folder, options, False).trees(made_from) as trees, scratch(CACHE) as cache:
-        bench = Bench.of(app.distribution.root, trees.stacks, cache)
-        on = trees.base if subject.dropped else trees.patched
-        return FINDINGS if bench.debug(tests_of(app.distribution, subject.stack, subject.feature), test, on) else DONE
-
-
-def prove_stack(
-    app: App, stack: Stack, options: SourceOptions, *, as_json: bool, only: Container[tuple[str, str]] | None = None
-) -> list[Verdict]:
-    """Prove every feature of one stack on trees made for it, and whether upstream meets the need of each that it dropped; or those
-    that `only` names, by upstream and feature, of the other stacks of these trees too, and whatever records show. Raises what
-    `apply` raises."""
-    from patchctl.prove.proof_trees import profile_of
-    from patchctl.prove.prove import Runs, not_carried, subjects_of
-    from patchctl.prove.runs import cores
-
-    dist = app.distribution
-    profile = profile_of(dist, stack, None)
-    stacks = dist.stacks_of(profile).values() if only is not None else [stack]
-    subjects = [s for one in stacks for s in subjects_of(dist, (), one)]
-    chosen = [s for s in subjects if only is None or (s.stack.upstream, s.feature) in only]
-    chosen += not_carried(dist, stack, stack.dropped) if only is None else []
-    how = Runs(rerun=only is not None, jobs=cores())
-    return _prove_all(app, [(profile, chosen)], None, options, how, as_json=as_json)
-
-
-def _prove_all(
-    app: App,
-    groups: Iterable[tuple[Profile | None, list[FeatureOnStack]]],
-    folder: Path | None,
-    options: SourceOptions,
-    how: Runs,
-    *,
-    as_json: bool,
-) -> list[Verdict]:
-    from patchctl.prove.proof_trees import prove_all
+def teller(app: App, folder: Path | None, as_json: bool) -> Callable[[Verdict], None]:
+    """What prints each verdict as soon as it is there."""
     from patchctl.report.proving import verdict_text
 
     def tell(verdict: Verdict) -> None:
         if not as_json:
             app.emit("prove", {}, lambda style: verdict_text(verdict, style, str(folder) if folder else None), as_json)
 
-    ground = _ground(app, folder, options, as_json)
-    return prove_all(ground, groups, how, tell)
+    return tell
 
 
-def _ground(app: App, folder: Path | None, options: SourceOptions, as_json: bool) -> Ground:
+def ground_of(app: App, folder: Path | None, options: SourceOptions, as_json: bool) -> Ground:
+    """Where this run's proofs run; `verify --workspace` reads the trees back."""
     from patchctl.check.workspace import verify_workspace
     from patchctl.prove.proof_trees import Ground
 

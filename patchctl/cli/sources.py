@@ -12,7 +12,7 @@ import click
 
 from patchctl.cli.app import App, split_pair
 from patchctl.errors import WrongUse
-from patchctl.language.messages import message
+from patchctl.language import message
 
 if TYPE_CHECKING:
     from patchctl.bundle.reader import Bundle
@@ -100,13 +100,13 @@ class Sources:
 
 def source_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """--source, --mirror and --offline, given to the command as `sources`."""
-    return _given(_collected(command), _PLACES)
+    return with_options(_collected(command), _PLACES)
 
 
 def source_or_bundle_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """The same with --bundle and what it has to be. The bundle is checked first, and the run uses its distribution, unless --root
     names another one."""
-    return _given(_collected(command), (*_PLACES, _BUNDLE, *_PROOFS))
+    return with_options(_collected(command), (*_PLACES, _BUNDLE, *_PROOFS))
 
 
 def bundle_argument(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -116,7 +116,7 @@ def bundle_argument(command: Callable[..., Any]) -> Callable[..., Any]:
     def opened(*args: Any, **rest: Any) -> Any:
         return command(*args, bundle=_opened(_app(), rest), **rest)
 
-    return _given(opened, (click.argument("file", type=_bundle_file, metavar="FILE"), *_PROOFS))
+    return with_options(opened, (click.argument("file", type=_bundle_file, metavar="FILE"), *_PROOFS))
 
 
 def _collected(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -155,7 +155,7 @@ def _app() -> App:
     return app
 
 
-def _given(command: Callable[..., Any], options: Sequence[Callable[..., Any]]) -> Callable[..., Any]:
+def with_options(command: Callable[..., Any], options: Sequence[Callable[..., Any]]) -> Callable[..., Any]:
     """A command with options, in the order of its help."""
     for option in reversed(options):
         command = option(command)

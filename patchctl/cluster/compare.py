@@ -14,7 +14,7 @@ from typing import TypeVar
 from patchctl.cluster.facts import SPAWNED, WORKER, NodeFacts, SeenPackage
 from patchctl.cluster.fanout import Answer, ClusterNode, NoAnswer
 from patchctl.doctor.runtime import fits
-from patchctl.findings.report import Finding, Level, Report
+from patchctl.findings import Finding, Level, Report
 from patchctl.manifest.distribution import Distribution
 from patchctl.manifest.lock import lock_digest, read_lock
 from patchctl.manifest.types import Profile

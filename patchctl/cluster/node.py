@@ -32,7 +32,7 @@ from patchctl.cluster.facts import (
 )
 from patchctl.cluster.payload import CACHE, DISTRIBUTION, distribution_digest
 from patchctl.errors import PatchctlError
-from patchctl.findings.report import Finding, Report
+from patchctl.findings import Finding, Report
 from patchctl.git.objects import TreeBuilder
 from patchctl.manifest.default_roots import MARKER
 from patchctl.manifest.distribution import Distribution

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from patchctl.errors import WrongUse
-from patchctl.findings.report import Finding, Level, looked_at
-from patchctl.language.messages import message
+from patchctl.findings import Finding, Level, looked_at
+from patchctl.language import message
 from patchctl.manifest.distribution import Distribution
 from patchctl.manifest.types import Profile, Requirement
 from patchctl.terminal.text import one_line

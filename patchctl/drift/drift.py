@@ -36,7 +36,7 @@ from patchctl.drift.types import (
     ReleaseDrift,
     StackDrift,
 )
-from patchctl.errors import DoesNotApply, PatchctlError, SourceUnavailable
+from patchctl.errors import DoesNotApply, PatchctlError, SourceUnavailable, WrongUse
 from patchctl.git.catfile import ObjectReader
 from patchctl.manifest.distribution import Distribution
 from patchctl.manifest.lock import LockedForm, read_lock
@@ -416,3 +416,30 @@ def _unproven_with(dist: Distribution, caller: CallerDrift, own: Stack) -> str |
         if patch is not None and (said := Evidence(dist).unproven(stack, patch, own) or "") == "":
             return None
     return said
+
+
+def names_upstreams(against: Sequence[str]) -> bool:
+    """Whether every --against names its upstream: others are not meant then."""
+    return bool(against) and all("=" in one for one in against)
+
+
+def named_revisions(
+    dist: Distribution, against: Sequence[str], chosen: Sequence[Stack], *, matrix: bool
+) -> dict[str, list[str]]:
+    """The revisions by upstream; an upstream that is not there is asked for all newer ones. Raises WrongUse."""
+    upstreams = list(dict.fromkeys(s.upstream for s in chosen))
+    named: dict[str, list[str]] = {}
+    for one in against:
+        upstream, equals, names = one.rpartition("=")
+        if equals:
+            dist.upstream(upstream)
+            if upstream not in upstreams:
+                raise WrongUse(f"--against {one}: no stack of {upstream} is looked at")
+        revisions = [n for n in names.split(",") if n]
+        if not revisions:
+            raise WrongUse(f"--against takes revisions, not {one!r}", hint="for example --against v0.6.1,latest")
+        for name in [upstream] if equals else upstreams:
+            named.setdefault(name, []).extend(revisions)
+    if not against and not matrix:
+        return {name: ["latest"] for name in upstreams}
+    return named

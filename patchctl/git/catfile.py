@@ -18,7 +18,7 @@ from patchctl.errors import BrokenRepository, GitKilled, PatchctlError, SourceMi
 from patchctl.git.objects import FOLDER, GITLINK, Files, TreeEntry, object_id, split_tree
 from patchctl.git.packread import PackReader
 from patchctl.git.run import git_environment, git_executable, without_settings
-from patchctl.language.messages import message
+from patchctl.language import message
 
 # Every tree object that this process has verified. An id never changes its content, and a run walks nearly the same
 # trees four times: base, tip, on disk, target.

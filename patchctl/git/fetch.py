@@ -20,7 +20,7 @@ from pathlib import Path
 
 from patchctl import process_group
 from patchctl.git.run import GitFailed, git_environment, git_executable, git_failure, run_git
-from patchctl.language.messages import message
+from patchctl.language import message
 
 Settings = tuple[tuple[str, str], ...]
 
@@ -90,14 +90,11 @@ def fetch_commit(repo: Path, address: str, shown: str, commit: str, local: Path 
     `shown` is the address without credentials: `ps` shows git's arguments, but not its configuration. `local` is the
     path if `address` is one; only this repository is exempt from git's ownership check (safe.directory).
     """
-    safe: Settings = ()
-    if local is not None:
-        safe = (("safe.directory", str(local)), ("safe.directory", str(local / ".git")))
     config = (
         *_FETCH_CONFIG,
         ("uploadpack.allowAnySHA1InWant", "true"),
         *user_settings(),
-        *safe,
+        *_safe(local),
         *_meant(address, shown),
     )
     command = [
@@ -125,16 +122,17 @@ def _meant(address: str, shown: str) -> Settings:
     return () if address == shown else ((f"url.{address}.insteadOf", shown),)
 
 
+def _safe(local: Path | None) -> Settings:
+    return () if local is None else (("safe.directory", str(local)), ("safe.directory", str(local / ".git")))
+
+
 def list_refs(address: str, shown: str, local: Path | None, *, head: bool = False) -> dict[str, str]:
     """Return the branches and tags of a remote with their commit ids, or with `head` its HEAD; tags are peeled.
 
     Raises GitFailed.
     """
-    safe: Settings = ()
-    if local is not None:
-        safe = (("safe.directory", str(local)), ("safe.directory", str(local / ".git")))
     with git_environment(
-        (*_FETCH_CONFIG, *user_settings(), *safe, *_meant(address, shown))
+        (*_FETCH_CONFIG, *user_settings(), *_safe(local), *_meant(address, shown))
     ) as env:  # runs at /, so that the current directory's repository is not read
         where = shown if local is None else address
         asked = ["ls-remote", "--", where, "HEAD"] if head else ["ls-remote", "--heads", "--tags", "--", where]

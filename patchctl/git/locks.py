@@ -18,7 +18,7 @@ from pathlib import Path
 
 from patchctl.atomic import make_folder, make_like, sync_folder
 from patchctl.errors import LocalEdits
-from patchctl.language.messages import message
+from patchctl.language import message
 
 OWN = ".patchctl-new"
 SNAPSHOT = "index.patchctl-snapshot"

@@ -21,7 +21,7 @@ from patchctl import delta
 from patchctl.atomic import make_folder, replacing
 from patchctl.errors import SourceMismatch
 from patchctl.git.objects import object_id
-from patchctl.language.messages import message
+from patchctl.language import message
 
 _PIECE, _DIGEST = 1 << 20, 20
 _AGAIN = message("`patchctl fetch --refresh` fetches it again")

@@ -25,7 +25,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from patchctl.errors import GitKilled, MachineFailed, PatchctlError, WrongUse
-from patchctl.language.messages import message
+from patchctl.language import message
 
 ALLOWED_PROTOCOLS = "file:git:http:https:ssh"
 

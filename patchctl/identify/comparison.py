@@ -24,11 +24,11 @@ from typing import Annotated
 from patchctl.doc import Doc
 from patchctl.errors import PatchctlError
 from patchctl.git.objects import EXECUTABLE, REGULAR, SYMLINK, object_id
-from patchctl.identify.lists import KnownTree, show
 from patchctl.manifest.lock import LockedPatch
 from patchctl.patch.hunks import split_lines
 from patchctl.patch.parse import Hunk
 from patchctl.stack.patches import load_patch
+from patchctl.stack.tree_lists import KnownTree, show
 
 # Not part of source trees; those that could be (`build`, `venv`) are scanned if a known tree has the name.
 _PASSED_BY = frozenset(

@@ -23,7 +23,7 @@ from patchctl.identify.comparison import (
     patches_found,
     scan,
 )
-from patchctl.identify.lists import KnownTree, show
+from patchctl.stack.tree_lists import KnownTree, show
 
 # A folder with two common names fits several places; compare with at most this many.
 _PLACES = 4

@@ -9,7 +9,7 @@ from pathlib import Path, PurePosixPath
 from patchctl.check.statement import statement_findings
 from patchctl.check.workspace import verify_workspace
 from patchctl.errors import WrongUse
-from patchctl.findings.report import Finding, Report
+from patchctl.findings import Finding, Report
 from patchctl.image.image_archive import ImageFile, open_image
 from patchctl.manifest.distribution import Distribution
 from patchctl.scratch import scratch

@@ -18,7 +18,7 @@ from patchctl.importing.types import ImportFault, Message, Options
 from patchctl.patch.header import Header
 from patchctl.patch.names import parse_moved, parse_name, path_text, quote, unquote
 from patchctl.patch.parse import FileChange, Patch, parse_diff
-from patchctl.patch.policy import check_patch
+from patchctl.stack.patches import check_patch
 
 _HUNK = re.compile(rb"@@ -(\d{1,9})(?:,(\d{1,9}))? \+(\d{1,9})(?:,(\d{1,9}))? @@")
 _EXTENDED = (

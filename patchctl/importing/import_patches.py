@@ -16,11 +16,10 @@ from patchctl.git.history import CommitInfo
 from patchctl.git.objects import Files, TreeBuilder
 from patchctl.git.pack import bring_pack
 from patchctl.git.worktree import create_git_dir
-from patchctl.importing.bases import NoBase, PinFiles, Target, describe, find_target
 from patchctl.importing.changes import Foreign, read_diff
 from patchctl.importing.collect import collect, in_order
 from patchctl.importing.mails import check_words, read_mail
-from patchctl.importing.match_base import BaseMatch, Matched, match_all
+from patchctl.importing.match_base import BaseMatch, Matched, NoBase, PinFiles, Target, describe, find_target, match_all
 from patchctl.importing.types import ImportFault, ImportRefused, Left, Mail, Message, Notebook, Options
 from patchctl.importing.writing import MARKER, own_header, staged, sweep_dead, write
 from patchctl.manifest.distribution import Distribution

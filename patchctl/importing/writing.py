@@ -23,11 +23,11 @@ from pathlib import Path
 
 from patchctl.atomic import new_folder, replace_file, sweep, sync_folder
 from patchctl.errors import LocalEdits, PatchctlError
-from patchctl.importing.bases import Target
+from patchctl.importing.match_base import Target
 from patchctl.importing.types import Message
 from patchctl.manifest.distribution import Distribution
+from patchctl.manifest.files import rewrite_list
 from patchctl.manifest.load import loads
-from patchctl.manifest.rewrite import rewrite_list
 from patchctl.manifest.types import Stack
 from patchctl.os_errors import error_type
 from patchctl.patch.header import Header, parse_header

@@ -14,8 +14,8 @@ from patchctl.errors import LocalEdits, SourceMismatch, WrongUse
 from patchctl.git.catfile import ObjectReader
 from patchctl.git.objects import EXECUTABLE, GITLINK, REGULAR, SYMLINK, Files
 from patchctl.git.run import GitFailed
-from patchctl.identify.lists import read_tree_list
 from patchctl.manifest.distribution import Distribution
+from patchctl.stack.tree_lists import read_tree_list
 from patchctl.workspace.state import TreeState, WorkspaceState, in_profile, load_state
 from patchctl.workspace.status import Status, read_status
 from patchctl.workspace.trees import Tree, commit_tree

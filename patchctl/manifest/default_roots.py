@@ -20,7 +20,7 @@ from typing import Annotated
 import patchctl
 from patchctl.doc import Doc
 from patchctl.errors import WrongUse
-from patchctl.language.messages import message
+from patchctl.language import message
 from patchctl.manifest.typeinfo import BadRecord, parse
 from patchctl.manifest.types import ObjectId
 

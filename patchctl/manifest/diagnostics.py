@@ -10,7 +10,7 @@ from typing import Annotated
 
 from patchctl.doc import Doc
 from patchctl.errors import BadManifest, Where
-from patchctl.language.messages import joined, message
+from patchctl.language import joined, message
 
 SHOWN = 50
 LONGEST_QUOTE = 80

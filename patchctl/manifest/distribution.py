@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from patchctl.errors import Where, WrongUse
-from patchctl.language.messages import joined, message
+from patchctl.language import joined, message
 from patchctl.manifest.default_roots import MARKER, chosen_root, own_root
 from patchctl.manifest.diagnostics import cleaned, did_you_mean, quoted, shown
 from patchctl.manifest.files import ManifestFiles, keep_validated, validated_before

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from patchctl.delta import Copy, apply_delta
 from patchctl.errors import DoesNotApply, Where
-from patchctl.language.messages import joined, message
+from patchctl.language import joined, message
 from patchctl.patch.binary import MAX_INFLATED
 from patchctl.patch.names import path_text
 from patchctl.patch.parse import FileChange, Hunk

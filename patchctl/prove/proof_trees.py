@@ -6,20 +6,24 @@ Trees are two workspaces, DIR/base and DIR/patched, which must hold exactly what
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
-from patchctl.catalog.evidence import keeps_tests
-from patchctl.errors import WrongUse
+from patchctl.catalog.evidence import keeps_tests, tests_of
+from patchctl.drift.types import ARRIVES, ReleaseDrift, StackDrift
+from patchctl.errors import PatchctlError, WrongUse
 from patchctl.manifest.distribution import Distribution
 from patchctl.manifest.types import Profile, Stack
-from patchctl.prove.prove import FeatureOnStack, Prover, Runs, Trees, Verdict, on_record
-from patchctl.prove.runs import CACHE
+from patchctl.prove.prove import FeatureOnStack, Prover, Runs, Trees, Verdict, not_carried, on_record, subjects_of
+from patchctl.prove.runs import CACHE, Bench, cores
+from patchctl.rebase.rebase import copy_distribution, rebase_unattended
 from patchctl.scratch import scratch, sweep
 from patchctl.source.types import SourceOptions
+from patchctl.stack.locking import lock_stack
 from patchctl.stack.plan import load_patches, make_plan, select
 from patchctl.terminal.progress import Progress
 from patchctl.workspace.apply import apply_plan, revert
@@ -101,6 +105,13 @@ def isolated_profile(dist: Distribution, subject: FeatureOnStack, named: str | N
             needed.add(key)
             to_see += [(other or key[0], feature) for feature, other in patches[key].requires]
     return replace(profile, without=[f"{feature}@{upstream}" for upstream, feature in sorted(patches.keys() - needed)])
+
+
+def one_by_one(
+    dist: Distribution, subjects: Iterable[FeatureOnStack], profile: str | None
+) -> Iterator[tuple[Profile | None, list[FeatureOnStack]]]:
+    """Each subject with the profile of trees that have nothing but what it requires."""
+    yield from ((isolated_profile(dist, one, profile), [one]) for one in subjects)
 
 
 def _unmet(dist: Distribution, profile: Profile) -> list[str]:
@@ -209,3 +220,78 @@ def prove_all(
                 verdicts.append(verdict)
                 tell(verdict)
     return verdicts
+
+
+def debug_one(ground: Ground, subjects: Sequence[FeatureOnStack], test: str, profile: str | None) -> bool:
+    """Run the tests of one feature that `test` selects (pytest -k), with their output here; whether they are green. Raises WrongUse."""
+    if len(subjects) != 1:
+        raise WrongUse(
+            "--debug takes the tests of one feature", hint="name it as FEATURE@UPSTREAM, with --stack if two have it"
+        )
+    (subject,) = subjects
+    ((made_from, _),) = by_profile(ground.dist, subjects, profile, ground.folder)
+    with ground.trees(made_from) as trees, scratch(CACHE) as cache:
+        bench = Bench.of(ground.dist.root, trees.stacks, cache)
+        on = trees.base if subject.dropped else trees.patched
+        return not bench.debug(tests_of(ground.dist, subject.stack, subject.feature), test, on)
+
+
+def prove_stack(
+    ground: Ground, stack: Stack, tell: Callable[[Verdict], None], only: Container[tuple[str, str]] | None = None
+) -> list[Verdict]:
+    """Prove every feature of one stack on trees made for it, and whether upstream meets the need of each that it dropped; or those
+    that `only` names, by upstream and feature, of the other stacks of these trees too, and whatever records show. Raises what
+    `apply` raises."""
+    dist = ground.dist
+    profile = profile_of(dist, stack, None)
+    stacks = dist.stacks_of(profile).values() if only is not None else [stack]
+    subjects = [s for one in stacks for s in subjects_of(dist, (), one)]
+    chosen = [s for s in subjects if only is None or (s.stack.upstream, s.feature) in only]
+    chosen += not_carried(dist, stack, stack.dropped) if only is None else []
+    how = Runs(rerun=only is not None, jobs=cores())
+    return prove_all(ground, [(profile, chosen)], how, tell)
+
+
+def proven_on(
+    drift: StackDrift,
+    release: ReleaseDrift,
+    dist: Distribution,
+    options: SourceOptions,
+    progress: Progress,
+    ground_in: Callable[[Path], Ground],
+    tell: Callable[[Verdict], None],
+) -> ReleaseDrift:
+    """A release with what tests say, where something arrives that no record proves; they run in a copy of the distribution, for whose root
+    `ground_in` gives the ground. What keeps tests from being run is said of every patch, since the rest of the matrix is there."""
+    arriving = {(drift.upstream, p.feature) for p in release.patches if not p.clean and p.state in ARRIVES}
+    wanted = arriving | {(c.upstream, c.feature) for c in release.callers if c.proof is not None}
+    if not wanted:
+        return release
+    said = dict[tuple[str, str], tuple[str | None, bool]]()
+    try:
+        with scratch("patchctl-drift-") as folder:
+            root = copy_distribution(dist.root, folder)
+            copy = Distribution.load(root)
+            old = copy.stack(drift.upstream, drift.stack)
+            new = rebase_unattended(copy, old, release.release, folder, options, progress)
+            ground = ground_in(root)  # its distribution has the new stack
+            lock_stack(ground.dist, new, options, progress, check=False)
+            said = {(drift.upstream, f): (why, False) for f, why in new.postponed.items()}
+            for one in prove_stack(ground, new, tell, wanted):
+                done = one.status == "proven"
+                said[one.upstream, one.feature] = None if done else one.reasons[0], not done and one.broken
+        other = "it did not come along"
+    except PatchctlError as error:
+        other = f"nothing could be proven: {error}"
+    finally:
+        progress.finish()
+
+    def told(key: tuple[str, str]) -> dict[str, Any]:
+        proof, broken = said.get(key, (other, False))
+        return {"proof": proof, "broken": broken}
+
+    patches = tuple(
+        replace(p, **told(k)) if (k := (drift.upstream, p.feature)) in wanted else p for p in release.patches
+    )
+    callers = tuple(replace(c, **told(k)) if (k := (c.upstream, c.feature)) in wanted else c for c in release.callers)
+    return replace(release, patches=patches, callers=callers)

@@ -15,6 +15,7 @@ the unpatched trees where upstream meets the need. Nothing is recorded of that.
 from __future__ import annotations
 
 import datetime
+import hashlib
 import json
 import os
 import platform
@@ -26,6 +27,7 @@ from functools import cache
 from pathlib import Path
 
 from patchctl import __version__, process_group
+from patchctl.bundle.signature import EVIDENCE, SigningKey
 from patchctl.catalog.evidence import (
     Evidence,
     EvidenceRecord,
@@ -33,6 +35,7 @@ from patchctl.catalog.evidence import (
     digests,
     mutants_of,
     read_record,
+    record_file,
     tests_of,
     with_mutant,
     with_tests,
@@ -404,3 +407,13 @@ def environment() -> Mapping[str, str]:
     done = subprocess.run([python, "-c", _VERSIONS], capture_output=True, text=True, check=False, timeout=120)
     versions = json.loads(done.stdout) if done.returncode == 0 else {}
     return {"patchctl": __version__, "machine": f"{platform.system()} {platform.machine()}", **versions}
+
+
+def sign_records(root: Path, verdicts: Iterable[Verdict], key: SigningKey) -> None:
+    """Sign the record of each verdict, into evidence.json.sig beside it."""
+    for one in verdicts:
+        file = record_file(root, one.upstream, one.stack, one.feature)
+        with file.open("rb") as record:
+            digest = hashlib.sha256(record.read()).hexdigest()
+            record.seek(0)
+            key.sign_beside(file, record, digest, EVIDENCE)

@@ -13,11 +13,10 @@ from patchctl.drift.api_diff import PatchedSource, Reader, changed_names, writte
 from patchctl.errors import DONE, MOVES_CLEANLY, SOMEBODY_HAS_TO_WORK, LocalEdits, PatchctlError
 from patchctl.git.catfile import ObjectReader
 from patchctl.git.history import commits_between
-from patchctl.identify.lists import tree_list_file
 from patchctl.manifest.distribution import Distribution
+from patchctl.manifest.files import exclusive_writer, rewrite_list, rewrite_texts
 from patchctl.manifest.load import loads
 from patchctl.manifest.lock import lock_file
-from patchctl.manifest.rewrite import exclusive_writer, rewrite_list, rewrite_texts
 from patchctl.manifest.series import place_of
 from patchctl.manifest.types import Stack
 from patchctl.rebase.cherry_pick import clear, work_of
@@ -27,6 +26,7 @@ from patchctl.stack.build import StackBuilder
 from patchctl.stack.export import Exported, export_commits, write_stack
 from patchctl.stack.patches import StackPatch, load_patch
 from patchctl.stack.plan import load_patches
+from patchctl.stack.tree_lists import tree_list_file
 from patchctl.workspace.edit import mark_exported, series_digest
 from patchctl.workspace.trees import commit_tree
 

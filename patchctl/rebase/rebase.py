@@ -38,7 +38,7 @@ from patchctl.rebase.cherry_pick import (
     with_markers,
     work_of,
 )
-from patchctl.rebase.finish import SCRATCH, finish, take_back
+from patchctl.rebase.finish import SCRATCH, RebaseResult, finish, hand_over, take_back
 from patchctl.rebase.rebase_state import (
     RebaseRun,
     RebaseState,
@@ -57,6 +57,8 @@ from patchctl.rebase.resolutions import Regeneration
 from patchctl.rebase.start import RebaseRequest, start
 from patchctl.scratch import sweep
 from patchctl.source.types import SourceOptions
+from patchctl.stack.export import as_mail
+from patchctl.stack.locking import lock_stack
 from patchctl.stack.plan import load_patches
 from patchctl.terminal.progress import Progress
 from patchctl.workspace.edit import references_of_a_person
@@ -80,6 +82,20 @@ def continue_(run: RebaseRun, state: RebaseState) -> RebaseState:
             run.place.release()
             return state
     return state
+
+
+def to_next_stop(run: RebaseRun, state: RebaseState) -> tuple[RebaseState, RebaseResult | None, bool]:
+    """Go on to the next stop, or to the end with the lock; returns the state, the end, and whether a lock was written."""
+    try:
+        state = continue_(run, state)
+        if state.stop is not None:
+            return state, None, False
+        ended = finish(run, state)
+    finally:
+        run.progress.finish()
+    locked = lock_stack(Distribution.load(run.dist.root), ended.stack, run.options, run.progress, check=False)
+    hand_over(run)
+    return state, ended, locked.written
 
 
 def clear_locks(run: RebaseRun, tree: Path, state: RebaseState) -> None:
@@ -326,19 +342,11 @@ def _own_commit(folder: Path, state: RebaseState, feature: str) -> CommitInfo | 
         raise WrongUse(
             f"{len(commits)} commits stand where {feature} was expected", hint="make one of them: `git rebase -i`"
         )
-    header, _ = parse_header(_as_mail(commits[0]), f"commit {commits[0].id[:12]}")
+    header, _ = parse_header(as_mail(commits[0]), f"commit {commits[0].id[:12]}")
     if header.trailer("Feature") != feature:
         what = f"commit {commits[0].id[:12]} is of feature {header.trailer('Feature')}, and {feature} was expected"
         raise WrongUse(what, hint="`git commit --amend`: keep the patch's message")
     return commits[0]
-
-
-def _as_mail(commit: CommitInfo) -> list[bytes]:
-    from patchctl.patch.write import mail_date
-
-    subject, _, body = commit.message.partition("\n")
-    text = f"From: a <a@b>\nDate: {mail_date(commit.date)}\nSubject: {subject}\n\n{body.strip()}\n"
-    return text.encode().split(b"\n")
 
 
 def _refuse_edits(folder: Path, state: RebaseState, head: str) -> None:

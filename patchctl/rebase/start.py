@@ -11,14 +11,14 @@ from patchctl.errors import LocalEdits, SourceUnavailable, Tried, WrongUse
 from patchctl.git.pack import bring_pack
 from patchctl.git.worktree import import_base
 from patchctl.manifest.distribution import Distribution
-from patchctl.manifest.rewrite import exclusive_writer
+from patchctl.manifest.files import exclusive_writer
 from patchctl.manifest.types import Pin, Stack
 from patchctl.pin.pin import find_pin
 from patchctl.rebase.cherry_pick import work_of
 from patchctl.rebase.rebase_state import RebaseRun, RebaseState, RebaseWorktree, Stage, hold, write_state
 from patchctl.rebase.resolutions import Resolutions
+from patchctl.source.git_form import Revisions, release_prefix, version_of
 from patchctl.source.obtain import obtain, obtain_form
-from patchctl.source.refs import Revisions, release_prefix, version_of
 from patchctl.source.types import FORMS, Base, SourceOptions
 from patchctl.stack.patches import StackPatch
 from patchctl.stack.plan import build_stack, load_patches, missing_files

@@ -9,13 +9,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from patchctl.bump.bump import PatchClass, StackMove
+from patchctl.bump import PatchClass, StackMove
 from patchctl.doc import Doc
 from patchctl.terminal.text import counted, one_line, visible_line
 
 if TYPE_CHECKING:
-    from patchctl.bump.bump import BumpState
-    from patchctl.terminal.style import Style
+    from patchctl.bump import BumpState
+    from patchctl.terminal.text import Style
 
 
 # The body of a change request holds 65,536 characters.

@@ -14,7 +14,7 @@ from patchctl.terminal.text import patch_count, visible, visible_line
 
 if TYPE_CHECKING:
     from patchctl.drift.saved import SavedDrift
-    from patchctl.terminal.style import Style
+    from patchctl.terminal.text import Style
 
 Rows = Mapping[str, Sequence[Any]]
 _WIDTH = 100

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from patchctl.cluster.compare import Compared
     from patchctl.cluster.deploy import Deployment, DeployResult
     from patchctl.cluster.fanout import ClusterNode
-    from patchctl.findings.report import Finding
-    from patchctl.terminal.style import Style
+    from patchctl.findings import Finding
+    from patchctl.terminal.text import Style
 
 _SHOWN = 8  # the most node names to list: of good nodes, and of one difference
 _LONGEST = 1000

@@ -13,15 +13,15 @@ from patchctl.drift.outdated import CONFLICTS, TAKEN, Companion, NewRevision, Ou
 from patchctl.drift.saved import Appeared, Broke
 from patchctl.drift.types import ARRIVES, CONFLICT, EXACT, GONE, LOST, MOVED, THREE_WAY, UNKNOWN, UPSTREAM, StackDrift
 from patchctl.errors import DONE, FINDINGS, MOVES_CLEANLY, SOMEBODY_HAS_TO_WORK
-from patchctl.findings.report import Finding, NotChecked
+from patchctl.findings import Finding, NotChecked
 from patchctl.terminal.text import counted, one_line, patch_count, visible_line
 
 if TYPE_CHECKING:
     from patchctl.drift.api_diff import ApiChange
     from patchctl.drift.saved import News
     from patchctl.drift.types import CallerDrift, FileDrift, HunkDrift, PatchDrift, ReleaseDrift
-    from patchctl.findings.report import Level
-    from patchctl.terminal.style import Style
+    from patchctl.findings import Level
+    from patchctl.terminal.text import Style
 
 
 _SIGNS = {EXACT: "=", MOVED: "~", THREE_WAY: "3", UPSTREAM: "u", UNKNOWN: "?", CONFLICT: "x"}

@@ -7,38 +7,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
 from patchctl.doc import Doc
-from patchctl.findings.report import Finding
+from patchctl.findings import Finding
 from patchctl.manifest.requirement_types import Override, Platform
 from patchctl.requirements.lockfile import Locked
 from patchctl.requirements.relock import LockedSet
+from patchctl.stack.locking import LockRow
 
 if TYPE_CHECKING:
-    from patchctl.terminal.style import Style
+    from patchctl.terminal.text import Style
 
 _SHOWN = 12
-
-
-@dataclass(frozen=True)
-class LockRow:
-    """The lock of one stack.
-
-    `lost` is true if it could not be computed and the file is missing or does not match the stack.
-    """
-
-    upstream: Annotated[str, Doc("upstream name")]
-    stack: Annotated[str, Doc("stack name")]
-    file: Annotated[str, Doc("path of the lock")]
-    differences: Annotated[tuple[str, ...], Doc("differences from the existing file")]
-    forms: Annotated[tuple[str, ...], Doc("source forms that were computed")]
-    unavailable: Annotated[dict[str, list[tuple[str, str]]], Doc("sources tried, by unavailable form")]
-    written: Annotated[
-        bool,
-        Doc(
-            "true if the lock was written; false if nothing changed, with `--check`, or if no form was available and"
-            " the old record is stale (exit code 3)"
-        ),
-    ]
-    lost: bool
 
 
 @dataclass(frozen=True)

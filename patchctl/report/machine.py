@@ -10,17 +10,16 @@ from typing import TYPE_CHECKING, Annotated
 from patchctl.doc import Doc, Spread
 from patchctl.doctor.runtime import package_findings
 from patchctl.errors import Tried
-from patchctl.findings.formats import MachineFinding, machine_text, of_machine
-from patchctl.findings.report import Finding, Report, looked_at
+from patchctl.findings import Finding, MachineFinding, Report, looked_at, machine_text, of_machine
 from patchctl.install.install import Installation, InstallOptions
-from patchctl.language.messages import joined, message, translated
+from patchctl.language import joined, message, translated
 from patchctl.requirements.interpreter import summary
 from patchctl.terminal.text import visible_line
 
 if TYPE_CHECKING:
     from patchctl.manifest.types import Profile
     from patchctl.requirements.interpreter import PackageDifference
-    from patchctl.terminal.style import Style
+    from patchctl.terminal.text import Style
 
 _AREAS = {
     "machine": message("machine"),

@@ -16,7 +16,7 @@ from patchctl.terminal.text import one_line, visible_line
 if TYPE_CHECKING:
     from patchctl.manifest.types import Profile
     from patchctl.prove.prove import Verdict
-    from patchctl.terminal.style import Style
+    from patchctl.terminal.text import Style
 
 _REASONS = {
     "good": "the command succeeds with every patch, or cannot be told: there is nothing to look for",

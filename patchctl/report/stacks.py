@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Annotated
 
 from patchctl.doc import Doc
 from patchctl.errors import DONE, MOVES_CLEANLY, SOMEBODY_HAS_TO_WORK, Tried
-from patchctl.importing.bases import Candidate
 from patchctl.importing.import_patches import Imported
+from patchctl.importing.match_base import Candidate
 from patchctl.importing.types import Left
 from patchctl.manifest.types import Sdist
-from patchctl.pin.runtime_hints import Proposal
+from patchctl.pin.upstream_files import Proposal
 from patchctl.rebase.rebase_state import RebaseStep, Stop
 from patchctl.report.proving import trees_of
 from patchctl.terminal.text import patch_count, visible_line

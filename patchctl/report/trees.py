@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from patchctl.doc import Doc, Spread
-from patchctl.language.messages import joined, message, recalled, translated
+from patchctl.language import joined, message, recalled, translated
 from patchctl.stack.plan import Skipped
 from patchctl.terminal.text import padded, patch_count, visible_line
 from patchctl.workspace.repair import Repair
@@ -17,7 +17,7 @@ from patchctl.workspace.state import SkippedUpstream, TreeState
 if TYPE_CHECKING:
     from patchctl.identify.match import Identification, Identified
     from patchctl.stack.plan import Plan, PlannedStack
-    from patchctl.terminal.style import Style
+    from patchctl.terminal.text import Style
     from patchctl.workspace.apply import ApplyOutcome
     from patchctl.workspace.status import Status, TreeStatus
 

@@ -15,11 +15,11 @@ from packaging.requirements import InvalidRequirement, Requirement
 
 from patchctl.errors import BadManifest, SourceUnavailable, Where
 from patchctl.git.catfile import ObjectReader
-from patchctl.identify.lists import read_tree_list
 from patchctl.manifest.distribution import Distribution
 from patchctl.requirements.sets import FOLDER, NamedSet
 from patchctl.source.obtain import obtain
 from patchctl.source.types import SourceOptions
+from patchctl.stack.tree_lists import read_tree_list
 from patchctl.terminal.progress import Progress
 
 FILE = "declared.txt"

@@ -18,7 +18,7 @@ from packaging.version import InvalidVersion, Version
 
 from patchctl.doc import Doc
 from patchctl.errors import WrongUse
-from patchctl.language.messages import Translatable, joined, message
+from patchctl.language import Translatable, joined, message
 from patchctl.manifest.distribution import Distribution
 from patchctl.manifest.requirement_types import LeftOutPackages, Platform
 from patchctl.manifest.types import Profile

@@ -15,7 +15,7 @@ from packaging.utils import canonicalize_name
 from patchctl import __version__
 from patchctl.catalog.evidence import Evidence, read_record
 from patchctl.catalog.features import diff_of, sections
-from patchctl.distributions.use import commit_of
+from patchctl.distributions import commit_of
 from patchctl.errors import WrongUse
 from patchctl.manifest.distribution import Distribution
 from patchctl.manifest.lock import LockedForm, read_lock

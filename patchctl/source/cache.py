@@ -26,7 +26,7 @@ from pathlib import Path
 
 from patchctl.atomic import make_folder, new_folder, sweep
 from patchctl.errors import BadManifest, MachineFailed, PatchctlError, SourceMismatch, WrongUse
-from patchctl.language.messages import message
+from patchctl.language import message
 from patchctl.manifest.typeinfo import BadRecord, parse
 from patchctl.manifest.types import ObjectId, Pin, Sdist, Stack, Upstream
 from patchctl.os_errors import as_user_error, os_reason

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from patchctl.errors import SourceUnavailable, Tried
-from patchctl.language.messages import joined, message
+from patchctl.language import joined, message
 from patchctl.manifest.types import Stack, Upstream
 from patchctl.source.cache import cached_git, cached_sdist
 from patchctl.source.types import FORMS, Base, Form, SourceOptions

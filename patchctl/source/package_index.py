@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urlsplit
 
 from patchctl.errors import SourceMismatch, Tried, WrongUse
-from patchctl.language.messages import joined, message
+from patchctl.language import joined, message
 from patchctl.manifest.types import Sdist
 from patchctl.os_errors import as_user_error, is_resource_error
 from patchctl.source.config import archive_limits

@@ -14,7 +14,7 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from patchctl.errors import WrongUse
-from patchctl.language.messages import message
+from patchctl.language import message
 from patchctl.terminal.text import redact, visible_line
 
 PORTS = {"http": 80, "https": 443, "git": 9418, "ssh": 22}

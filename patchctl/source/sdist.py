@@ -12,7 +12,7 @@ from pathlib import Path
 from patchctl.errors import Tried
 from patchctl.git.objects import Files, Person, TreeBuilder, TreeEntry, object_id, render_commit
 from patchctl.git.pack import PackWriter
-from patchctl.language.messages import message
+from patchctl.language import message
 from patchctl.manifest.types import Sdist, Stack, Upstream
 from patchctl.source import cache
 from patchctl.source.archive import ArchivedFile, is_generated, read_archive

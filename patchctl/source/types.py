@@ -9,7 +9,7 @@ from typing import Annotated, Literal, Protocol
 
 from patchctl.doc import Doc
 from patchctl.errors import SourceUnavailable
-from patchctl.language.messages import joined
+from patchctl.language import joined
 
 Form = Literal["git", "sdist"]
 FORMS: tuple[Form, ...] = ("git", "sdist")

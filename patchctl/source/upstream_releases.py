@@ -25,8 +25,8 @@ from patchctl.manifest.types import Pin, Sdist, Stack, Upstream
 from patchctl.source import cache
 from patchctl.source.archive import is_generated, read_archive
 from patchctl.source.config import archive_limits
+from patchctl.source.git_form import Revisions, release_prefix, version_of
 from patchctl.source.obtain import obtain, obtain_form
-from patchctl.source.refs import Revisions, release_prefix, version_of
 from patchctl.source.sdist import write_commit
 from patchctl.source.types import SourceOptions
 from patchctl.terminal.progress import Progress

@@ -15,7 +15,7 @@ from patchctl.errors import DoesNotApply, Where
 from patchctl.git.catfile import ObjectReader
 from patchctl.git.objects import EXECUTABLE, GITLINK, REGULAR, Person, TreeBuilder, TreeEntry, object_id, render_commit
 from patchctl.git.pack import PackWriter
-from patchctl.language.messages import message
+from patchctl.language import message
 from patchctl.patch.hunks import apply_and_tell, apply_change, hunk_position, split_lines
 from patchctl.patch.names import collision_key, path_text
 from patchctl.patch.parse import FileChange, Hunk

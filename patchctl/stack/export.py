@@ -161,13 +161,18 @@ def _carried_at(name: str, path: str) -> str:
     return f"{feature_of(name)}/{CARRIED_FOLDER}/{path}"
 
 
+def as_mail(commit: CommitInfo) -> list[bytes]:
+    """Return the lines of a mail with the commit's date and message, for `parse_header`."""
+    subject, _, body = commit.message.partition("\n")
+    text = f"From: a <a@b>\nDate: {mail_date(commit.date)}\nSubject: {subject}\n\n{body.strip()}\n"
+    return text.encode().split(b"\n")
+
+
 def _header(commit: CommitInfo) -> Header:
     """Parse the commit's message as a patch header with our own parser, so that what is written can be read back."""
     what = f"commit {commit.id[:12]}"
-    subject, _, body = commit.message.partition("\n")
-    text = f"From: a <a@b>\nDate: {mail_date(commit.date)}\nSubject: {subject}\n\n{body.strip()}\n"
     try:
-        parsed, _ = parse_header(text.encode().split(b"\n"), what)
+        parsed, _ = parse_header(as_mail(commit), what)
     except BadPatch as error:
         raise WrongUse(
             f"the message of {what} cannot be a patch header: {error.what}", hint="reword it with `git rebase -i`"

@@ -1,10 +1,13 @@
-"""Computes a stack's lock from its patches and every available form of its source."""
+"""Computes a stack's lock from its patches and every available form of its source, and writes it."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Annotated
 
+from patchctl.atomic import replace_file
+from patchctl.doc import Doc
 from patchctl.errors import BadPatch, SourceUnavailable
 from patchctl.git.objects import TreeEntry
 from patchctl.manifest.distribution import Distribution
@@ -16,8 +19,10 @@ from patchctl.manifest.lock import (
     LockedPatch,
     LockedResult,
     StackLock,
+    lock_file,
     pin_record,
     read_lock,
+    render_lock,
 )
 from patchctl.manifest.types import Stack
 from patchctl.source.obtain import obtain_form
@@ -25,6 +30,7 @@ from patchctl.source.types import Base, Form, SourceOptions
 from patchctl.stack.patches import Omission, StackPatch, dependents, leave_out
 from patchctl.stack.plan import build_stack, load_patches, missing_files
 from patchctl.stack.result_cache import StackResult
+from patchctl.stack.tree_lists import check_tree_list, update_tree_list
 from patchctl.terminal.progress import Progress
 
 
@@ -225,3 +231,51 @@ def _locked_patches(
 
 def _side(entry: TreeEntry | None) -> tuple[str, str] | None:
     return None if entry is None else (f"{entry.mode:06o}", entry.id)
+
+
+@dataclass(frozen=True)
+class LockRow:
+    """The lock of one stack.
+
+    `lost` is true if it could not be computed and the file is missing or does not match the stack.
+    """
+
+    upstream: Annotated[str, Doc("upstream name")]
+    stack: Annotated[str, Doc("stack name")]
+    file: Annotated[str, Doc("path of the lock")]
+    differences: Annotated[tuple[str, ...], Doc("differences from the existing file")]
+    forms: Annotated[tuple[str, ...], Doc("source forms that were computed")]
+    unavailable: Annotated[dict[str, list[tuple[str, str]]], Doc("sources tried, by unavailable form")]
+    written: Annotated[
+        bool,
+        Doc(
+            "true if the lock was written; false if nothing changed, with `--check`, or if no form was available and"
+            " the old record is stale (exit code 3)"
+        ),
+    ]
+    lost: bool
+
+
+def lock_stack(dist: Distribution, stack: Stack, options: SourceOptions, progress: Progress, *, check: bool) -> LockRow:
+    """Compute one lock, and write it unless `check` says no, nothing differs, or nothing is known of it."""
+    computed = compute_lock(dist, stack, options, progress)
+    there, damage = old_lock(dist, stack)
+    differences = damage or diff_locks(there, computed.lock)
+    base = next(iter(computed.bases.values()), None)
+    if base is not None:
+        listed = (check_tree_list if check else update_tree_list)(dist.root, stack, base)
+        differences += [listed.what] if listed else []
+    file = lock_file(dist.root, stack.upstream, stack.name)
+    written = bool(differences) and not check and computed.known
+    if written:
+        replace_file(file, render_lock(computed.lock).encode())
+    return LockRow(
+        upstream=stack.upstream,
+        stack=stack.name,
+        file=str(file),
+        differences=tuple(differences),
+        forms=tuple(computed.bases),
+        unavailable={f: [(t.place, t.reason) for t in failure.tried] for f, failure in computed.unavailable.items()},
+        written=written,
+        lost=not computed.known,
+    )

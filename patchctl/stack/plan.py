@@ -15,7 +15,7 @@ from typing import Annotated
 from patchctl.doc import Doc
 from patchctl.errors import BadManifest, DoesNotApply, SourceUnavailable, Tried, Where
 from patchctl.git.catfile import ObjectReader
-from patchctl.language.messages import joined, message
+from patchctl.language import joined, message
 from patchctl.manifest.distribution import Distribution
 from patchctl.manifest.lock import LockedForm, StackLock, lock_file, pin_record, read_lock
 from patchctl.manifest.types import Profile, Stack

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import IO, Protocol
 
-from patchctl.language.messages import translated
+from patchctl.language import translated
 from patchctl.terminal.text import cut, visible_line
 
 SILENCE = 2.0

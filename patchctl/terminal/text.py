@@ -1,4 +1,4 @@
-"""Makes untrusted text safe to show in a terminal, a log or a message.
+"""Text for people: untrusted text made safe to show in a terminal, a log or a message; colours; and how errors look.
 
 Subjects, authors, file names, git's stderr and addresses can contain escape sequences that rewrite the screen, and
 addresses can contain credentials. Neither leaves the tool.
@@ -6,13 +6,18 @@ addresses can contain credentials. Neither leaves the tool.
 
 from __future__ import annotations
 
+import json
 import os
 import re
+import sys
 import unicodedata
 from collections.abc import Sequence
-from typing import TextIO
+from typing import Any, TextIO
 
-from patchctl.language.messages import joined, message
+import click
+
+from patchctl.errors import PatchctlError
+from patchctl.language import Translatable, joined, message, translated
 
 # Control, formatting (bidirectional marks, zero-width characters, tags), surrogate, private use, unassigned, line and
 # paragraph separators. https://trojansource.codes shows attacks with formatting ones.
@@ -181,3 +186,32 @@ def counted(number: int, word: str) -> str:
 def patch_count(count: int) -> str:
     """Format a count: 1 patch, 2 patches."""
     return message("{count} patch", count=count) if count == 1 else message("{count} patches", count=count)
+
+
+class Style:
+    """Colours, or none."""
+
+    def __init__(self, on: bool) -> None:
+        self._on = on
+
+    def __call__(self, text: str, **style: Any) -> str:
+        return click.style(text, **style) if self._on else text
+
+    def good(self, text: str) -> str:
+        return self(text, fg="green")
+
+    def bad(self, text: str) -> str:
+        return self(text, fg="red", bold=True)
+
+    def note(self, text: str) -> str:
+        return self(text, fg="yellow")
+
+
+def render_error(error: PatchctlError, *, as_json: bool, program: str = "patchctl") -> None:
+    """Print an error of `program`, patchctl or a script. Untrusted text is escaped."""
+    if as_json:
+        print(json.dumps({"schema": "patchctl.error/1", "error": error.as_json()}, indent=2, ensure_ascii=True))
+    print(fitted(f"{program}: {visible(error.text(translated))}", sys.stderr), file=sys.stderr)
+    if error.hint:
+        hint = message("try: {todo}", todo=error.hint) if isinstance(error.hint, Translatable) else f"try: {error.hint}"
+        print(fitted(f"  {visible(translated(hint))}", sys.stderr), file=sys.stderr)

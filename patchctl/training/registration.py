@@ -13,7 +13,7 @@ EXTENSION = Extension(
         "preflight": ("Check whether a machine can run a recipe.", f"{_TRAINING}.verbs.preflight:command"),
     },
     heading="Train",
-    cluster_verbs=(f"{_TRAINING}.verbs.cluster_preflight:preflight",),
+    cluster_verbs=(f"{_TRAINING}.verbs.cluster:preflight",),
     manifests=frozenset({"recipes", "rules.yaml", "models.yaml"}),
     schemas=(f"{_TRAINING}.recipes.types:SCHEMAS", f"{_TRAINING}.models.published:SCHEMAS"),
     checks=(
@@ -23,8 +23,8 @@ EXTENSION = Extension(
     ),
     rules=(f"{_TRAINING}.recipes.check:RULES",),
     requirements=(f"{_TRAINING}.recipes.check:packages_of_recipes",),
-    environments=(f"{_TRAINING}.verbs.cluster_environment:environment_of_recipe",),
+    environments=(f"{_TRAINING}.verbs.cluster:environment_of_recipe",),
     recipes=(f"{_TRAINING}.report.recipes:recipe_rows",),
     complete_recipe=(f"{_TRAINING}.verbs.options:complete_recipe",),
-    probe=(f"{_TRAINING}.preflight.probe:look_here",),
+    probe=(f"{_TRAINING}.preflight.live:look_here",),
 )

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from patchctl.errors import BrokenRepository, LocalEdits, WrongUse
 from patchctl.git.run import GitFailed
-from patchctl.language.messages import message
+from patchctl.language import message
 from patchctl.os_errors import as_user_error, os_reason
 from patchctl.source.obtain import CACHE
 from patchctl.stack.plan import Plan, PlannedStack

@@ -19,7 +19,7 @@ from patchctl.git.locks import Operation, check_free, find_operation
 from patchctl.git.objects import GITLINK, Files, TreeEntry
 from patchctl.git.run import GitFailed
 from patchctl.git.worktree import SKIPPED, UNMERGED, Mark, WorkTree, find_git_dir, holds_packed, object_store
-from patchctl.language.messages import message
+from patchctl.language import message
 from patchctl.os_errors import as_user_error
 from patchctl.workspace.tree_files import TreeFiles
 from patchctl.workspace.trees import Move, Sides, Tree, changed_paths, commit_tree, sides_of

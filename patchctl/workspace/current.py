@@ -17,7 +17,7 @@ from patchctl.git.catfile import ObjectReader
 from patchctl.git.objects import GITLINK, SYMLINK, Person, TreeBuilder, TreeEntry, render_commit
 from patchctl.git.pack import PackWriter, bring_pack
 from patchctl.git.worktree import import_base
-from patchctl.language.messages import joined, message
+from patchctl.language import joined, message
 from patchctl.manifest.distribution import Distribution
 from patchctl.manifest.types import Upstream
 from patchctl.source.cache import BaseRecord, new_repository, place, seal, staging

@@ -24,7 +24,7 @@ from typing import Annotated, Any
 from patchctl.doc import Doc
 from patchctl.errors import WrongUse
 from patchctl.git.objects import GITLINK, SYMLINK, Files
-from patchctl.language.messages import message, translated
+from patchctl.language import message, translated
 from patchctl.manifest.distribution import Distribution
 from patchctl.workspace.tree_files import TreeFiles
 

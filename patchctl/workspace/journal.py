@@ -20,7 +20,7 @@ from patchctl.git.catfile import ObjectReader
 from patchctl.git.index import IndexChange, NotPlain
 from patchctl.git.pack import bring_pack
 from patchctl.git.worktree import WorkTree, add_exclude, find_git_dir, object_store
-from patchctl.language.messages import message
+from patchctl.language import message
 from patchctl.os_errors import as_user_error
 from patchctl.workspace.checks import VerifiedMove, check_places, verify_objects
 from patchctl.workspace.pip_record import restore_bytecode, save_bytecode, write_record

@@ -15,7 +15,7 @@ from typing import Annotated, Any
 from patchctl.atomic import replace_file
 from patchctl.doc import Doc
 from patchctl.errors import BadManifest, Where
-from patchctl.language.messages import message
+from patchctl.language import message
 from patchctl.os_errors import as_user_error
 
 VERSION = 1

@@ -14,7 +14,7 @@ from patchctl import __version__
 from patchctl.doc import Doc
 from patchctl.errors import GitKilled, PatchctlError, WrongUse
 from patchctl.git.run import GitRefused
-from patchctl.language.messages import message
+from patchctl.language import message
 from patchctl.manifest.distribution import Distribution
 from patchctl.manifest.lock import lock_digest, read_lock
 from patchctl.os_errors import is_resource_error

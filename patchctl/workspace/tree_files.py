@@ -16,7 +16,7 @@ from pathlib import Path
 
 from patchctl.errors import LocalEdits
 from patchctl.git.objects import EXECUTABLE, GITLINK, REGULAR, SYMLINK, TreeEntry, object_id
-from patchctl.language.messages import message
+from patchctl.language import message
 
 _BEFORE_NS = 2_000_000_000
 _TEMPORARY = ".patchctl-new-"

@@ -16,7 +16,7 @@ from patchctl.git.catfile import ObjectReader
 from patchctl.git.objects import Files, TreeEntry
 from patchctl.git.pack import bring_pack
 from patchctl.git.worktree import WorkTree, create_git_dir, import_base
-from patchctl.language.messages import Translatable, joined, message
+from patchctl.language import Translatable, joined, message
 from patchctl.source.cache import REFRESH
 from patchctl.stack import result_cache
 from patchctl.stack.plan import PlannedStack

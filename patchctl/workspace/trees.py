@@ -18,7 +18,7 @@ from patchctl.errors import LocalEdits
 from patchctl.git.catfile import ObjectReader
 from patchctl.git.objects import EXECUTABLE, GITLINK, REGULAR, Files, TreeEntry
 from patchctl.git.worktree import WorkTree
-from patchctl.language.messages import message
+from patchctl.language import message
 from patchctl.workspace.state import FOLDER, TreeState, save_json
 from patchctl.workspace.tree_files import TreeFiles
 

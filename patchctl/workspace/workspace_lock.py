@@ -20,7 +20,7 @@ from patchctl.atomic import is_in_place, make_folder, own_like
 from patchctl.errors import PatchctlError, WorkspaceBusy, WrongUse
 from patchctl.git.locks import drop_own
 from patchctl.git.worktree import UNFINISHED_PACKS, find_git_dir, object_store
-from patchctl.language.messages import message
+from patchctl.language import message
 from patchctl.os_errors import as_user_error
 from patchctl.workspace.state import FOLDER, UNFINISHED, WorkspaceState
 from patchctl.workspace.trees import Tree

@@ -16,9 +16,9 @@ from pathlib import Path
 
 from patchctl.__main__ import compose
 from patchctl.cli.app import App
-from patchctl.identify.lists import known_trees
 from patchctl.identify.match import Identified, identify
 from patchctl.manifest.distribution import Distribution
+from patchctl.stack.tree_lists import known_trees
 from patchctl.workspace.imports import find_imports
 
 WRONG_USE, NOT_THE_PIN = 2, 3

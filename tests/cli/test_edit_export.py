@@ -14,7 +14,7 @@ import pytest
 from distribution import GIT_ENV, Made, git
 from on_disk import Workspace, command, environment, snapshot
 
-from patchctl.check.header_rules import REQUIRED
+from patchctl.check.patch_rules import REQUIRED
 
 TRAILERS = "Switch: env GREETER_{0}=1\nUpstream-Status: Pending\nDrop-When: never\n"
 

@@ -12,14 +12,6 @@ from distribution import GREETER, Made, make_distribution, write_files
 
 from patchctl.errors import BadManifest, SourceUnavailable
 from patchctl.git.objects import TreeBuilder
-from patchctl.identify.lists import (
-    check_tree_list,
-    parse_tree_list,
-    read_tree_list,
-    render_tree_list,
-    tree_list_file,
-    update_tree_list,
-)
 from patchctl.manifest.distribution import Distribution
 from patchctl.manifest.load import read
 from patchctl.manifest.lock import LockedForm, read_lock
@@ -27,6 +19,14 @@ from patchctl.manifest.types import Stack
 from patchctl.source.cache import cache_root
 from patchctl.source.obtain import obtain_form
 from patchctl.source.types import Base, Form, SourceOptions
+from patchctl.stack.tree_lists import (
+    check_tree_list,
+    parse_tree_list,
+    read_tree_list,
+    render_tree_list,
+    tree_list_file,
+    update_tree_list,
+)
 from patchctl.terminal.progress import SilentProgress
 
 ROOT = Path(__file__).resolve().parents[2]

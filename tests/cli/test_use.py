@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from distribution import GIT_ENV, Made, git, make_distribution, run_patchctl
 
-from patchctl.distributions.use import split_revision
+from patchctl.distributions import split_revision
 
 
 class User:

@@ -223,7 +223,7 @@ import os, sys
 from patchctl.__main__ import run
 for warm_up in ("status", "verify"):
     run([warm_up, *sys.argv[2:]])
-import patchctl.terminal.failure, patchctl.git.run
+import patchctl.terminal.text, patchctl.git.run
 patchctl.git.run._config_folder.cache_clear()  # that folder is root's
 os.setgroups([]); os.setgid(65534); os.setuid(65534)
 sys.exit(run(sys.argv[1:]))

@@ -19,10 +19,10 @@ from patchctl.cluster.compare import ClusterExpectation, Compared, compare
 from patchctl.cluster.deploy import Deployment, DeployResult, deploy
 from patchctl.cluster.facts import Failed, NodeFacts, NodeFault, SeenPackage, TreeFacts
 from patchctl.cluster.fanout import Answer, ClusterNode, NoAnswer
-from patchctl.findings.formats import RENDERERS, Shown
+from patchctl.findings import RENDERERS, Shown
 from patchctl.manifest.distribution import Distribution
 from patchctl.report.cluster import compared_text, deployment_text
-from patchctl.terminal.style import Style
+from patchctl.terminal.text import Style
 
 
 @pytest.fixture(scope="module")

@@ -21,10 +21,9 @@ from preflight_cases import case_of
 
 from patchctl.cluster.facts import Failed, MachineFacts, NodeFacts
 from patchctl.cluster.fanout import Answer, ClusterNode, NoAnswer
-from patchctl.findings.formats import RENDERERS, Shown
-from patchctl.findings.report import Finding
-from patchctl.terminal.style import Style
-from patchctl.training.preflight.probe import paths_here
+from patchctl.findings import RENDERERS, Finding, Shown
+from patchctl.terminal.text import Style
+from patchctl.training.preflight.live import paths_here
 from patchctl.training.preflight.readiness import Odd, Readiness, readiness
 from patchctl.training.report.preflight import readiness_text
 

@@ -25,10 +25,9 @@ from patchctl.git.catfile import ObjectReader
 from patchctl.git.objects import GITLINK, Files, Person, TreeEntry, object_id, render_commit
 from patchctl.patch.names import quote
 from patchctl.patch.parse import parse_patch
-from patchctl.patch.policy import check_patch
 from patchctl.patch.write import ZERO_ID, _binary
 from patchctl.stack.build import COMMITTER, Built, StackBuilder, Touched
-from patchctl.stack.patches import StackPatch
+from patchctl.stack.patches import StackPatch, check_patch
 
 _AM = ("am", "-q", "--keep-cr", "--committer-date-is-author-date", "--no-gpg-sign", "--")
 

@@ -110,8 +110,7 @@ def _run(folder: Path, inside: Path, verb: tuple[str, ...]) -> None:
 def main() -> None:
     folder = Path(sys.argv[1])
     seed, first, count = map(int, sys.argv[2:])
-    for name in ("apply", "repair", "revert", "status"):
-        __import__(f"patchctl.cli.{name}_verb")
+    __import__("patchctl.cli.workspace_verbs")
     good = files_of(folder / "template" / "ws")
     more = (
         str(folder / "decoy"),

@@ -18,7 +18,7 @@ from pins import newest, oldest
 from processes import free_port
 from shells import SCRIPTS, Program, Shell, alive, program, wait_until
 
-from patchctl.language.messages import CHINESE, chosen
+from patchctl.language import CHINESE, chosen
 
 ENTRY = """
 # Stands for verl.trainer.main_ppo: says how it was started, and does what ENTRY_DOES says.

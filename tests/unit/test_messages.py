@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from patchctl.language.messages import CHINESE, ENGLISH, catalogue, chosen, joined, message, translated, use
+from patchctl.language import CHINESE, ENGLISH, catalogue, chosen, joined, message, translated, use
 from patchctl.os_errors import user_error_or_none
 from patchctl.terminal.progress import LineProgress
 from patchctl.terminal.text import columns, cut, one_line, padded, visible_line
@@ -40,7 +40,7 @@ def templates(source: str) -> Iterator[str]:
 
 def used() -> set[str]:
     sources = (file.read_text(encoding="utf-8") for file in PACKAGE.rglob("*.py"))
-    return {template for source in sources if "language.messages import" in source for template in templates(source)}
+    return {template for source in sources if "language import" in source for template in templates(source)}
 
 
 def fields(template: str) -> list[str]:

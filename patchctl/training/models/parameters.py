@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from patchctl.language.messages import joined, message
+from patchctl.language import joined, message
 
 Part = Literal["embedding", "head", "qkv", "output", "mlp", "experts", "shared experts", "gate", "norms"]
 Split = Literal["vocabulary", "heads", "key heads", "columns", "experts", "whole"]

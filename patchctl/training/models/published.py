@@ -11,7 +11,7 @@ from typing import Annotated
 
 from patchctl.check.series import Series, manifest_findings
 from patchctl.doc import Doc
-from patchctl.findings.report import Report
+from patchctl.findings import Report
 from patchctl.manifest.diagnostics import InvalidManifest, Problem, did_you_mean, quoted
 from patchctl.manifest.distribution import Distribution
 from patchctl.manifest.load import read

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from patchctl.errors import WrongUse
-from patchctl.language.messages import joined, message
+from patchctl.language import joined, message
 
 # Below the folder that training starts in. kernel_meta: operators; .torchair_cache: graphs of TorchAir.
 BELOW_START = ("kernel_meta", ".torchair_cache", ".cache/torchair", ".cache/kernel_meta")

@@ -7,15 +7,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from patchctl.language.messages import message
+from patchctl.language import message
 from patchctl.manifest.load import Loaded
 from patchctl.manifest.types import Practice, Requirement
 from patchctl.requirements.sets import NamedSet
 from patchctl.training.models.parameters import Model, UnknownModel, read_model
 from patchctl.training.models.published import PublishedModel
 from patchctl.training.preflight import machine as m
-from patchctl.training.preflight.machine import Machine
-from patchctl.training.preflight.tool_output import Smi, smi
+from patchctl.training.preflight.machine import Machine, Smi, smi
 from patchctl.training.recipes.conditions import Facts
 from patchctl.training.recipes.resolve import DEVICES, NODES, PER_NODE, RecipeRun
 from patchctl.training.recipes.rules import Switch, facts_of

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from patchctl.language.messages import message
+from patchctl.language import message
 from patchctl.training.preflight.case import Case
 from patchctl.training.preflight.sizes import ACTOR, MEGATRON, ROLLOUT, BadSizes
 

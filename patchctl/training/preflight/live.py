@@ -1,4 +1,5 @@
-"""Looks at the machine that this runs on. Starts a few tools with time-outs, imports nothing of the frameworks."""
+"""Looks at the machine that this runs on, and at a node beside a worker of Ray: its limits and variables are those of its raylet, which the
+workers of a training inherit too. Starts a few tools with time-outs, imports nothing of the frameworks."""
 
 from __future__ import annotations
 
@@ -14,10 +15,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from patchctl.cluster.facts import SECRET
+from patchctl.cluster.facts import SECRET, MachineFacts, MachineRequest, Request
 from patchctl.doctor.runtime import cann_file, driver_file
 from patchctl.errors import PatchctlError
-from patchctl.language.messages import message
+from patchctl.language import message
 from patchctl.manifest.distribution import Distribution
 from patchctl.output import to_json
 from patchctl.terminal.text import one_line, redact_text
@@ -54,6 +55,8 @@ _ERRORS = {
     errno.EACCES: message("permission denied"),
 }
 HCCN_TOOL = "/usr/local/Ascend/driver/tools/hccn_tool"
+# Ray hides all devices from a task that asks for none, with an empty value: nobody's setting.
+_HIDDEN_BY_RAY = ("ASCEND_RT_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES")
 
 
 @dataclass(frozen=True)
@@ -318,3 +321,37 @@ def _python(python: str, absent: dict[str, str]) -> dict[str, str]:
         m.PACKAGES: json.dumps(rows, indent=2) + "\n",
         m.OPERATORS: json.dumps({"python": python, **operators}, indent=2) + "\n",
     }
+
+
+def look_here(request: Request, python: str, workspace: Path, dist: Distribution) -> MachineFacts:
+    """Every probe of this node."""
+    asked = request.machine or MachineRequest()
+    environment = {n: v for n, v in os.environ.items() if v or n not in _HIDDEN_BY_RAY}
+    paths = paths_here(asked.paths, environment)
+    found = look(
+        ProbeRequest(
+            python=python,
+            variables=frozenset(asked.variables),
+            paths=tuple(path for path in paths.values() if path),
+            model=paths.get("model"),
+            workspace=lambda: workspace_state(workspace, dist, python),
+            cache_folders=(workspace.joinpath(*asked.start),),
+            environment=environment,
+        )
+    )
+    return MachineFacts({**found.texts, **_short(found.texts)}, dict(found.absent), found.time)
+
+
+def paths_here(paths: Mapping[str, list[str | None]], environment: Mapping[str, str]) -> dict[str, str | None]:
+    """Where a recipe's paths lie on this node."""
+    return {
+        name: given or environment.get(variable or "") or default for name, (given, variable, default) in paths.items()
+    }
+
+
+def _short(texts: Mapping[str, str]) -> dict[str, str]:
+    """Of the sockets only those that are listened on travel: a busy node has ten thousand others."""
+    if m.SOCKETS not in texts:
+        return {}
+    lines = texts[m.SOCKETS].splitlines(keepends=True)
+    return {m.SOCKETS: "".join(line for line in lines if re.match(r"\s*\d+: \S+ \S+ 0A ", line))}

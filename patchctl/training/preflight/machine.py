@@ -1,15 +1,17 @@
-"""One machine as texts: outputs of tools and files of the system, by name, live or from a folder of recordings.
+"""One machine as texts: outputs of tools and files of the system, by name, live or from a folder of recordings; and the values in them.
 
 Every text is what the tool itself prints or the file holds, so that a folder can be made by hand as well. `machine.json`
-says when it was recorded and what was looked for in vain; a text that is in neither was never looked for.
+says when it was recorded and what was looked for in vain; a text that is in neither was never looked for. Functions that read a text say
+None, or nothing, of what they cannot read: a tool of another version must not end in a traceback, nor be taken for fine.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,7 +19,7 @@ from typing import Any
 from patchctl import __version__
 from patchctl.atomic import filling, replace_file
 from patchctl.errors import WrongUse
-from patchctl.language.messages import joined, message
+from patchctl.language import joined, message
 from patchctl.os_errors import error_type
 from patchctl.terminal.text import one_line
 
@@ -80,6 +82,7 @@ PROBES: Mapping[str, str] = {
 MAX_BYTES = 8 << 20
 CLOSED = "(may not be opened)"
 """Behind a device file that the user may not read and write."""
+MIB = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -182,3 +185,228 @@ def _read(path: Path) -> str | None:
     except OSError as error:
         why = os.strerror(error.errno or 0)
         raise WrongUse(message("{path} cannot be read: {error}", path=path, error=why)) from None
+
+
+@dataclass(frozen=True)
+class Device:
+    """One chip of `npu-smi info`: a device to the frameworks. Memory in bytes."""
+
+    card: int
+    chip: int
+    name: str
+    health: str
+    bus: str
+    used: int
+    total: int
+
+
+@dataclass(frozen=True)
+class Smi:
+    """`npu-smi info`: the driver's version, the devices, and processes by card and chip."""
+
+    version: str | None
+    devices: tuple[Device, ...]
+    processes: tuple[tuple[int, int, int, str], ...]
+
+
+@dataclass(frozen=True)
+class Interface:
+    """A network interface, whether it is up, and its addresses."""
+
+    name: str
+    up: bool
+    addresses: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Mount:
+    """A file system of `df`: where it is mounted, bytes in all and bytes free."""
+
+    point: str
+    total: int
+    free: int
+
+
+# Two lines a chip. The first is "| card name | health | power ... |", the second "| chip [phy] | bus | ... used / total |":
+# vllm-project/vllm-ascend #5588 (A3, 25.3.rc1), #3403 (A2, one chip a card, without Phy-ID), #12980 (processes).
+_FIRST = re.compile(r"(\d+)\s+(\S+)")
+_SECOND = re.compile(r"(\d+)(?:\s+(\d+))?")
+_BUS = re.compile(r"[0-9A-Fa-f]{4}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-9A-Fa-f]|NA")
+_USAGE = re.compile(r"(\d+)\s*/\s*(\d+)")
+
+
+def smi(text: str) -> Smi:
+    """The tables of `npu-smi info`. A line in another form is passed over."""
+    version = re.search(r"Version:\s*(\S+)", text)
+    devices: list[Device] = []
+    processes: list[tuple[int, int, int, str]] = []
+    first: tuple[int, str, str] | None = None
+    of_processes = False
+    for line in text.splitlines():
+        cells = [cell.strip() for cell in line.strip().strip("|").split("|")]
+        of_processes = of_processes or "Process id" in line
+        if of_processes:
+            processes += _process(cells)
+        elif len(cells) == 3 and _BUS.fullmatch(cells[1]) and first is not None:
+            devices += _device(first, cells)
+            first = None
+        elif len(cells) == 3 and (found := _FIRST.fullmatch(cells[0])) and re.fullmatch(r"[A-Za-z]+", cells[1]):
+            first = int(found[1]), found[2], cells[1]
+    return Smi(version[1] if version else None, tuple(devices), tuple(processes))
+
+
+def _device(first: tuple[int, str, str], cells: list[str]) -> Iterator[Device]:
+    chip, usage = _SECOND.fullmatch(cells[0]), _USAGE.findall(cells[2])
+    if chip and usage:
+        used, total = usage[-1]  # memory, then HBM where the chip has it
+        card, name, health = first
+        yield Device(card, int(chip[1]), name, health, cells[1], int(used) * MIB, int(total) * MIB)
+
+
+def _process(cells: list[str]) -> Iterator[tuple[int, int, int, str]]:
+    place = re.fullmatch(r"(\d+)\s+(\d+)", cells[0]) if len(cells) >= 4 else None
+    if place and cells[1].isdecimal():
+        yield int(place[1]), int(place[2]), int(cells[1]), cells[2]
+
+
+def limit(text: str, name: str) -> int | None:
+    """A soft limit in /proc/self/limits by its name there; -1 for unlimited."""
+    found = re.search(rf"(?m)^{re.escape(name)}\s+(\S+)", text)
+    if found is None:
+        return None
+    return -1 if found[1] == "unlimited" else int(found[1]) if found[1].isdecimal() else None
+
+
+def open_files(text: str) -> int | None:
+    """The soft limit of open files."""
+    return limit(text, "Max open files")
+
+
+def huge_pages(text: str) -> int | None:
+    """Bytes of /proc/meminfo that are kept for static huge pages."""
+    count, size = (re.search(rf"(?m)^{name}:\s+(\d+)", text) for name in ("HugePages_Total", "Hugepagesize"))
+    return int(count[1]) * (int(size[1]) << 10) if count and size else None
+
+
+def available(text: str) -> int | None:
+    """MemAvailable of /proc/meminfo, in bytes."""
+    found = re.search(r"(?m)^MemAvailable:\s+(\d+) kB", text)
+    return int(found[1]) << 10 if found else None
+
+
+def port_ranges(text: str) -> list[tuple[int, int]] | None:
+    """Ports and ranges of them with commas between, as 60000-60031,61000; none for an empty text, None for another one."""
+    found = []
+    for part in filter(None, (p.strip() for p in text.strip().split(","))):
+        ends = re.fullmatch(r"([0-9]{1,5})(?:-([0-9]{1,5}))?", part)
+        if ends is None or not 0 < int(ends[1]) <= int(ends[2] or ends[1]) < 65536:
+            return None
+        found.append((int(ends[1]), int(ends[2] or ends[1])))
+    return found
+
+
+def local_ports(text: str) -> tuple[int, int] | None:
+    """First and last of ip_local_port_range: what connections that go out may take."""
+    found = re.fullmatch(r"\s*([0-9]{1,5})\s+([0-9]{1,5})\s*", text)
+    return (int(found[1]), int(found[2])) if found else None
+
+
+@dataclass(frozen=True)
+class DevicePort:
+    """A device's own network port, as hccn_tool tells it. None: not said."""
+
+    address: str | None = None
+    tls: bool | None = None
+    link: str | None = None
+
+
+def device_ports(text: str) -> dict[int, DevicePort]:
+    """hccn_tool's answers by device, after lines `# N ip`, `# N tls` and `# N link`."""
+    said: dict[int, dict[str, str]] = {}
+    for device, what, answer in re.findall(r"(?ms)^# (\d{1,4}) (ip|tls|link)\n(.*?)(?=^# |\Z)", text):
+        said.setdefault(int(device), {})[what] = answer
+    return {device: _device_port(answers) for device, answers in sorted(said.items())}
+
+
+def _device_port(said: Mapping[str, str]) -> DevicePort:
+    address = re.search(r"ipaddr:\s*([0-9A-Fa-f.:]+)", said.get("ip", ""))
+    switch = re.search(r"tls switch\[([01])\]", said.get("tls", ""))
+    link = re.search(r"link status:\s*(\w+)", said.get("link", ""))
+    return DevicePort(address and address[1], switch[1] == "1" if switch else None, link and link[1].upper())
+
+
+def configured_addresses(text: str) -> dict[int, str]:
+    """Addresses by device in /etc/hccn.conf: lines `address_0=10.20.0.2`."""
+    return {int(n): value for n, value in re.findall(r"(?m)^\s*address_(\d{1,4})\s*=\s*([0-9A-Fa-f.:]+)", text)}
+
+
+def memory_total(text: str) -> int | None:
+    """MemTotal of /proc/meminfo, in bytes."""
+    found = re.search(r"(?m)^MemTotal:\s+(\d+) kB", text)
+    return int(found[1]) << 10 if found else None
+
+
+def memory_limit(text: str) -> int | None:
+    """A container's limit in bytes; None for no limit ("max", or cgroup v1's largest number)."""
+    word = text.strip()
+    limit = int(word) if word.isdecimal() else None
+    return None if limit is None or limit >= 1 << 60 else limit
+
+
+def mounts(text: str) -> tuple[Mount, ...]:
+    """The file systems of `df -P -k`."""
+    found = re.findall(r"(?m)^\S.*?\s+(\d+)\s+\d+\s+(\d+)\s+(?:\d+%|-)\s+(/.*)$", text)
+    return tuple(Mount(point.rstrip(), int(total) << 10, int(free) << 10) for total, free, point in found)
+
+
+def mount_of(path: str, of: tuple[Mount, ...]) -> Mount | None:
+    """The file system that a path lies on: the longest mount point above it; of two at one point the later."""
+    above = [m for m in of if path == m.point or path.startswith(m.point.rstrip("/") + "/")]
+    return max(above, key=lambda m: (len(m.point), of.index(m)), default=None)
+
+
+def listening(text: str) -> set[int]:
+    """The ports that someone listens on, of /proc/net/tcp and tcp6 (state 0A)."""
+    found = re.findall(r"(?m)^\s*\d+: [0-9A-F]+:([0-9A-F]{4}) [0-9A-F]+:[0-9A-F]{4} 0A ", text)
+    return {int(port, 16) for port in found}
+
+
+def interfaces(data: Any) -> tuple[Interface, ...]:
+    """What `ip -j addr` prints."""
+    return tuple(
+        Interface(
+            str(row.get("ifname")),
+            "UP" in _list(row.get("flags")) and row.get("operstate") != "DOWN",
+            tuple(str(a["local"]) for a in records(row.get("addr_info")) if a.get("local")),
+        )
+        for row in records(data)
+    )
+
+
+def records(data: Any) -> list[Mapping[str, Any]]:
+    """The objects of a JSON list, whatever a recording holds."""
+    return [row for row in _list(data) if isinstance(row, dict)]
+
+
+def _list(data: Any) -> list[Any]:
+    return data if isinstance(data, list) else []
+
+
+def packages(text: str) -> dict[str, str] | None:
+    """What `pip list --format json` prints: versions by name, in the spelling that names are compared in."""
+    try:
+        rows = json.loads(text)
+        return {same_name(row["name"]): str(row["version"]) for row in rows}
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        return None
+
+
+def same_name(name: str) -> str:
+    """A distribution's name as PEP 503 compares it."""
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def python_version(text: str) -> str | None:
+    """What `python --version` prints."""
+    found = re.search(r"Python (\d+\.\d+\S*)", text)
+    return found[1] if found else None

@@ -1,4 +1,5 @@
-"""Bytes on one device: weights and KV cache of the rollout, weights, gradients, optimizer and activations of training.
+"""Bytes on one device: weights and KV cache of the rollout, weights, gradients, optimizer and activations of training;
+and of a checkpoint.
 
 Pure arithmetic over `model.Model` and parallel sizes. docs/preflight.md has the formulae, and a table that compares them with
 the figures of a document linked from 002 (its GB are GiB: 2^30 bytes).
@@ -10,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from patchctl.training.models.parameters import Experts, Model, Split, tensors
+from patchctl.training.recipes.conditions import Facts
 
 BF16 = 2
 FP32 = 4
@@ -20,6 +22,8 @@ BLOCK = 128  # tokens of a KV block of vllm-ascend
 
 Parts = dict[str, int]
 """Bytes by part of the model."""
+# FSDP's key, and that of Megatron-LM from verl 0.9 on.
+_RANKS = ("actor_rollout_ref.model.lora_rank", "actor_rollout_ref.model.lora.rank")
 
 
 @dataclass(frozen=True)
@@ -227,3 +231,17 @@ def _padded(count: int, multiple: int) -> int:
 
 def _ceiling(count: int, parts: int) -> int:
     return -(-count // parts)
+
+
+def trains_adapters(facts: Facts) -> bool:
+    """Whether a run trains adapters beside weights that stay as they are."""
+    return any((facts.text(key) or "0") != "0" for key in _RANKS)
+
+
+def bytes_of_checkpoint(model: Model, facts: Facts) -> int:
+    """Of adapters verl saves the whole model all the same (fsdp_checkpoint_manager.py, save_lora_only is False), and an optimizer of the
+    adapters alone, which are about a hundredth and count for nothing here."""
+    strategy = facts.text("actor_rollout_ref.actor.strategy") or "fsdp"
+    if not trains_adapters(facts):
+        return checkpoint_bytes(model, strategy)
+    return model.parameters * (BF16 if strategy == "megatron" else FP32)

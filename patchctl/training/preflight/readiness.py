@@ -17,14 +17,14 @@ from patchctl.cluster.facts import NodeFacts
 from patchctl.cluster.fanout import Answer, ClusterNode, NoAnswer
 from patchctl.doc import Doc
 from patchctl.doctor.runtime import info_version
-from patchctl.findings.report import Finding, Level, Report
+from patchctl.findings import Finding, Level, Report
 from patchctl.terminal.progress import size_text
 from patchctl.terminal.text import abridged
 from patchctl.training.preflight import machine as m
 from patchctl.training.preflight.case import Case
 from patchctl.training.preflight.checks import all_findings
-from patchctl.training.preflight.machine import Machine
-from patchctl.training.preflight.tool_output import (
+from patchctl.training.preflight.machine import (
+    Machine,
     configured_addresses,
     device_ports,
     interfaces,

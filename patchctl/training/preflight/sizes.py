@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
-from patchctl.language.messages import message
+from patchctl.language import message
 from patchctl.training.models.parameters import Model
 from patchctl.training.preflight.case import Case
 from patchctl.training.preflight.memory import (

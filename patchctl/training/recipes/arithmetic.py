@@ -11,7 +11,7 @@ import operator
 from collections.abc import Callable, Mapping
 from fractions import Fraction
 
-from patchctl.language.messages import message
+from patchctl.language import message
 
 MAX_LENGTH = 400
 

@@ -13,10 +13,10 @@ from pathlib import Path
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from patchctl.check.rule import LintRule
+from patchctl.check.patch_rules import LintRule
 from patchctl.check.series import Series, below, manifest_findings, read_series
 from patchctl.errors import BadManifest, PatchctlError
-from patchctl.findings.report import Finding, Report, from_error
+from patchctl.findings import Finding, Report, from_error
 from patchctl.manifest.diagnostics import InvalidManifest
 from patchctl.manifest.distribution import Distribution
 from patchctl.manifest.load import Loaded

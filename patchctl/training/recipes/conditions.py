@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from fnmatch import fnmatchcase
 from fractions import Fraction
 
-from patchctl.language.messages import joined, message
+from patchctl.language import joined, message
 from patchctl.manifest.diagnostics import Problem, did_you_mean, quoted
 from patchctl.manifest.load import Loaded
 from patchctl.training.recipes.arithmetic import BadExpression, compared, holds, number, sides

@@ -8,15 +8,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from patchctl.doc import Doc
-from patchctl.findings.formats import MachineFinding, machine_text, of_machine
-from patchctl.findings.report import Finding
-from patchctl.language.messages import joined, message, translated
+from patchctl.findings import Finding, MachineFinding, machine_text, of_machine
+from patchctl.language import joined, message, translated
 from patchctl.terminal.text import abridged, one_line, visible_line
 from patchctl.training.preflight.checks import AREAS
 from patchctl.training.preflight.readiness import Odd, Readiness
 
 if TYPE_CHECKING:
-    from patchctl.terminal.style import Style
+    from patchctl.terminal.text import Style
     from patchctl.training.preflight.case import Case
     from patchctl.training.recipes.resolve import RecipeRun
 

@@ -21,7 +21,7 @@ from patchctl.training.recipes.totals import Totals
 from patchctl.training.recipes.types import DataSet, EntryModule
 
 if TYPE_CHECKING:
-    from patchctl.terminal.style import Style
+    from patchctl.terminal.text import Style
 
 
 @dataclass(frozen=True)

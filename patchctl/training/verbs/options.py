@@ -95,7 +95,7 @@ class RecipeBook:
         """What the run comes to, with checkpoints of the size that the profile's model has."""
         from patchctl.training.models.parameters import read_model
         from patchctl.training.models.published import model_of, read_models
-        from patchctl.training.preflight.checkpoint import bytes_of_one
+        from patchctl.training.preflight.memory import bytes_of_checkpoint
         from patchctl.training.recipes.rules import facts_of
         from patchctl.training.recipes.totals import totals_of
         from patchctl.training.recipes.types import Rules
@@ -104,7 +104,7 @@ class RecipeBook:
         published = model_of(read_models(self._app.distribution), run.profile, run.name)
         if published is None:
             return totals_of(run, rules)
-        return totals_of(run, rules, bytes_of_one(read_model(published[1].config), facts_of(run, rules)))
+        return totals_of(run, rules, bytes_of_checkpoint(read_model(published[1].config), facts_of(run, rules)))
 
     def valid_run(self, arguments: RecipeArguments) -> RecipeRun:
         """As `run`; raises BadManifest, with every rule that is broken, unless it keeps all of them."""

@@ -13,7 +13,7 @@ import click
 
 from patchctl.cli.app import App, format_option, print_findings, workspace_option
 from patchctl.errors import PatchctlError, WrongUse
-from patchctl.language.messages import message, translated
+from patchctl.language import message, translated
 from patchctl.training.verbs.options import (
     RecipeArguments,
     RecipeBook,
@@ -23,7 +23,7 @@ from patchctl.training.verbs.options import (
 )
 
 if TYPE_CHECKING:
-    from patchctl.findings.report import Finding
+    from patchctl.findings import Finding
     from patchctl.training.preflight.case import Case
     from patchctl.training.preflight.machine import Machine
     from patchctl.training.recipes.resolve import RecipeRun
@@ -84,8 +84,7 @@ def command(
 
     Exit code 1 when something is in the way, or nobody could look at it. docs/preflight.md explains every finding.
     """
-    from patchctl.findings.formats import Shown
-    from patchctl.findings.report import Report
+    from patchctl.findings import Report, Shown
     from patchctl.terminal.text import visible_line
     from patchctl.training.preflight.checks import all_findings
     from patchctl.training.preflight.machine import record as write
@@ -148,8 +147,7 @@ def other_release(
     app: App, arguments: RecipeArguments, accept: Sequence[str]
 ) -> Callable[[Case, Sequence[Finding]], list[Finding]]:
     """What is said first of a machine whose software is in the way, where the same recipe on another release fits it."""
-    from patchctl.training.preflight.checks import all_findings
-    from patchctl.training.preflight.other_releases import blocked_by_software, fitting_release
+    from patchctl.training.preflight.checks import all_findings, blocked_by_software, fitting_release
 
     @cache
     def run_on(name: str) -> tuple[App, RecipeRun] | None:

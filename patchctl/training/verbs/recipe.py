@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from patchctl.cli.app import App, complete_profile, json_option, release_option
-from patchctl.cli.script_verb import run_script
+from patchctl.cli.tool_verbs import run_script
 from patchctl.errors import DONE, FINDINGS
 from patchctl.training.verbs.options import (
     RecipeArguments,

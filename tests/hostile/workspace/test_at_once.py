@@ -18,7 +18,7 @@ import pytest
 from distribution import Made
 from on_disk import Snapshot, Workspace, copy_of, environment, git, leftovers, snapshot
 
-from patchctl.manifest.rewrite import exclusive_writer
+from patchctl.manifest.files import exclusive_writer
 
 pytestmark = pytest.mark.heavy("fifty runs at once")
 

@@ -12,10 +12,10 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from distribution import GREETER, make_distribution
 
-from patchctl.check.diff_rules import check_counts
+from patchctl.check.patch_rules import check_counts
 from patchctl.check.sources import PatchedFiles, PythonCheck, check_switch, switch_name
 from patchctl.errors import Tried
-from patchctl.findings.report import Finding, NotChecked, Report
+from patchctl.findings import Finding, NotChecked, Report
 from patchctl.patch.parse import Patch
 from patchctl.stack.patches import StackPatch, load_patch
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from patchctl.check.rule import PATCH_CHECKS
+from patchctl.check.patch_rules import PATCH_CHECKS
 from patchctl.check.rules import all_rules, lint
 from patchctl.stack.patches import load_patch
 

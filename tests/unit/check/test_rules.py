@@ -7,7 +7,7 @@ from pathlib import Path
 
 from patchctl import check
 from patchctl.check.pages import rules_page
-from patchctl.check.rule import PATCH_CHECKS
+from patchctl.check.patch_rules import PATCH_CHECKS
 from patchctl.check.rules import all_rules
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from patchctl.manifest.types import Requirement
-from patchctl.pin.runtime_hints import _value
+from patchctl.pin.upstream_files import _value
 
 TRANSFORMERS = Requirement(summary="models", kind="python", distribution="transformers")
 

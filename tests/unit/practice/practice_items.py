@@ -18,6 +18,7 @@ from markdown_pages import section
 from practice_documents import Documents
 from practice_words import stands, telling, words
 
+from patchctl.cli import module_of
 from patchctl.manifest.types import Practice
 from patchctl.training.recipes.read import FOLDER, RULES, Recipes, parent_of
 
@@ -114,7 +115,7 @@ class Places:
 
     def _verb(self, name: str) -> Iterator[frozenset[str]]:
         """A verb's modules, those of the package that does its work, and its page."""
-        for pattern in (f"cli/{name}_verb.py", f"**/verbs/{name}.py", f"**/{name}/**/*.py", f"**/{name}s/*.py"):
+        for pattern in (f"cli/{module_of(name)}.py", f"**/verbs/{name}.py", f"**/{name}/**/*.py", f"**/{name}s/*.py"):
             yield from map(self._words, sorted((self.root / "patchctl").glob(pattern)))
         yield self._words(self.root / "docs" / f"{name}.md")
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from machines import write_machine
 from pins import distribution, recipes
 
-from patchctl.findings.report import Finding
+from patchctl.findings import Finding
 from patchctl.requirements.sets import set_of
 from patchctl.training.models.published import model_of, read_models
 from patchctl.training.preflight.case import MEAN_TOKENS, Case

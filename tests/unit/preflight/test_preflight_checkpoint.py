@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from patchctl.training.models.parameters import read_model
-from patchctl.training.preflight.checkpoint import bytes_of_one
+from patchctl.training.preflight.memory import bytes_of_checkpoint
 from patchctl.training.recipes.conditions import Facts
 
 MODEL = read_model(
@@ -33,4 +33,4 @@ MODEL = read_model(
 )
 def test_the_bytes_of_one_checkpoint(strategy: str, lora: dict[str, str], bytes_of_a_parameter: int) -> None:
     facts = Facts({"actor_rollout_ref.actor.strategy": strategy, **lora}, {})
-    assert bytes_of_one(MODEL, facts) == MODEL.parameters * bytes_of_a_parameter
+    assert bytes_of_checkpoint(MODEL, facts) == MODEL.parameters * bytes_of_a_parameter

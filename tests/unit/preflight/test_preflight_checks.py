@@ -31,7 +31,7 @@ from machines import (
 from pins import distribution, oldest
 from preflight_cases import Look, case_of
 
-from patchctl.findings.report import Finding
+from patchctl.findings import Finding
 from patchctl.training.preflight.case import Case
 from patchctl.training.preflight.checks import all_findings
 from patchctl.training.preflight.checks.devices import check_devices

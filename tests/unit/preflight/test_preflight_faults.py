@@ -18,8 +18,8 @@ from chinese import english_in
 from faults import FAULTS, Fault
 from preflight_cases import REPOSITORY, Look, case_of
 
-from patchctl.findings.report import Finding
-from patchctl.language.messages import CHINESE, ENGLISH, translated, use
+from patchctl.findings import Finding
+from patchctl.language import CHINESE, ENGLISH, translated, use
 
 PAGE = REPOSITORY / "docs" / "preflight.md"
 TABLE = re.compile(r"(?s)(<!-- faults:begin -->\n).*?(<!-- faults:end -->)")

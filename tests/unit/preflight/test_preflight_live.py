@@ -12,7 +12,7 @@ import pytest
 
 from patchctl.training.preflight import machine as m
 from patchctl.training.preflight.live import ProbeRequest, _interface, look
-from patchctl.training.preflight.tool_output import (
+from patchctl.training.preflight.machine import (
     DevicePort,
     device_ports,
     interfaces,

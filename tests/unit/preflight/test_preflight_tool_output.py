@@ -11,14 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from machines import df, hccn, ip_addr, npu_smi, pip_list, tcp
 
-from patchctl.training.preflight import tool_output
+from patchctl.training.preflight import machine
 from patchctl.training.preflight.checks.network import matching
 
 GIB = 1 << 30
 
 
 def test_two_chips_a_card() -> None:
-    found = tool_output.smi(npu_smi())
+    found = machine.smi(npu_smi())
     assert (found.version, len(found.devices), found.processes) == ("25.3.rc1", 16, ())
     first, second = found.devices[:2]
     assert (first.card, first.chip, first.name, first.health, first.bus) == (0, 0, "Ascend910", "OK", "0000:83:00.0")
@@ -28,54 +28,52 @@ def test_two_chips_a_card() -> None:
 
 def test_one_chip_a_card_has_no_physical_id() -> None:
     """The A2."""
-    found = tool_output.smi(npu_smi(cards=8, chips=1))
+    found = machine.smi(npu_smi(cards=8, chips=1))
     assert [(d.card, d.chip, d.name) for d in found.devices] == [(n, 0, "910B2") for n in range(8)]
 
 
 def test_figures_without_a_blank_between_them() -> None:
     """As #12980 has them: 31877/ 65536."""
     text = npu_smi(cards=1, chips=1).replace("2896 / 65536", "31877/ 65536").replace("3180 / 65536", "31877/ 65536")
-    assert [d.used >> 20 for d in tool_output.smi(text).devices] == [31877]
+    assert [d.used >> 20 for d in machine.smi(text).devices] == [31877]
 
 
 @pytest.mark.parametrize("health", ["Warning", "Alarm", "Critical", "UNKNOWN"])
 def test_health(health: str) -> None:
-    found = tool_output.smi(npu_smi(health={(3, 1): health}))
+    found = machine.smi(npu_smi(health={(3, 1): health}))
     assert [(d.card, d.chip) for d in found.devices if d.health != "OK"] == [(3, 1)]
     assert len(found.devices) == 16
 
 
 def test_processes_are_no_devices() -> None:
-    found = tool_output.smi(npu_smi(processes={(0, 0): 632268, (7, 1): 12}))
+    found = machine.smi(npu_smi(processes={(0, 0): 632268, (7, 1): 12}))
     assert [(card, chip, pid) for card, chip, pid, _ in found.processes] == [(0, 0, 632268), (7, 1, 12)]
     assert len(found.devices) == 16
 
 
 def test_output_without_tables() -> None:
     assert (
-        tool_output.smi(
-            "DrvMngGetConsoleLogLevel failed. (ret=4)\ndcmi module initialize failed. ret is -8005\n"
-        ).devices
+        machine.smi("DrvMngGetConsoleLogLevel failed. (ret=4)\ndcmi module initialize failed. ret is -8005\n").devices
         == ()
     )
 
 
 def test_open_files() -> None:
     with open("/proc/self/limits", encoding="ascii") as file:
-        assert tool_output.open_files(file.read()) == os.sysconf("SC_OPEN_MAX")
-    assert tool_output.open_files("Max open files            unlimited            unlimited            files\n") == -1
-    assert tool_output.open_files("Max processes 3 3 processes\n") is None
+        assert machine.open_files(file.read()) == os.sysconf("SC_OPEN_MAX")
+    assert machine.open_files("Max open files            unlimited            unlimited            files\n") == -1
+    assert machine.open_files("Max processes 3 3 processes\n") is None
 
 
 def test_memory() -> None:
     with open("/proc/meminfo", encoding="ascii") as file:
-        total = tool_output.memory_total(file.read())
+        total = machine.memory_total(file.read())
     pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     assert total is not None and total == pytest.approx(pages, rel=0.05)
-    assert tool_output.memory_limit("max\n") is None
-    assert tool_output.memory_limit("9223372036854771712\n") is None
-    assert tool_output.memory_limit("2199023255552\n") == 2 << 40
-    assert tool_output.memory_limit("\u00b2\n") is None  # a digit to str.isdigit, and no number
+    assert machine.memory_limit("max\n") is None
+    assert machine.memory_limit("9223372036854771712\n") is None
+    assert machine.memory_limit("2199023255552\n") == 2 << 40
+    assert machine.memory_limit("\u00b2\n") is None  # a digit to str.isdigit, and no number
 
 
 def test_df_of_this_machine() -> None:
@@ -83,36 +81,36 @@ def test_df_of_this_machine() -> None:
     done = subprocess.run(
         ["df", "-P", "-k"], capture_output=True, text=True, env={**os.environ, "LC_ALL": "C"}, check=False
     )
-    root = tool_output.mount_of("/", tool_output.mounts(done.stdout))
+    root = machine.mount_of("/", machine.mounts(done.stdout))
     there = os.statvfs("/")
     assert root is not None and root.total == pytest.approx(there.f_blocks * there.f_frsize, rel=0.01)
 
 
 def test_the_longest_mount_point_counts() -> None:
-    found = tool_output.mounts(df(_data_big=(10, 5)))
+    found = machine.mounts(df(_data_big=(10, 5)))
     assert [m.point for m in found if m] == ["/", "/dev/shm", "/data", "/ckpt", "/data/big"]
     for path, point in (("/data/big/x", "/data/big"), ("/data/bigger", "/data"), ("/dev/shm", "/dev/shm"), ("/x", "/")):
-        mount = tool_output.mount_of(path, found)
+        mount = machine.mount_of(path, found)
         assert mount is not None and mount.point == point
-    assert tool_output.mount_of("/x", ()) is None
+    assert machine.mount_of("/x", ()) is None
 
 
 def test_of_two_mounts_at_one_point_the_later_counts() -> None:
     lines = "Filesystem 1024-blocks Used Available Capacity Mounted on\na 10 5 5 50% /m\nb 20 5 15 25% /m\n"
-    mount = tool_output.mount_of("/m/x", tool_output.mounts(lines))
+    mount = machine.mount_of("/m/x", machine.mounts(lines))
     assert mount is not None and mount.free == 15 << 10
 
 
 def test_sockets() -> None:
-    assert tool_output.listening(tcp(6766, 60000)) == {6766, 60000}
+    assert machine.listening(tcp(6766, 60000)) == {6766, 60000}
 
 
 def test_interfaces() -> None:
-    lo, eth = tool_output.interfaces(ip_addr())
+    lo, eth = machine.interfaces(ip_addr())
     assert (lo.name, lo.up, lo.addresses) == ("lo", True, ("127.0.0.1",))
     assert (eth.name, eth.up, eth.addresses) == ("eth0", True, ("192.0.2.7",))
-    assert not tool_output.interfaces(ip_addr(state="DOWN"))[1].up
-    assert tool_output.interfaces({"no": "list"}) == ()
+    assert not machine.interfaces(ip_addr(state="DOWN"))[1].up
+    assert machine.interfaces({"no": "list"}) == ()
 
 
 @pytest.mark.parametrize(
@@ -128,31 +126,31 @@ def test_interfaces() -> None:
     ],
 )
 def test_names_of_interfaces_as_hccl_takes_them(value: str, names: list[str]) -> None:
-    known = [tool_output.Interface(name, True, ()) for name in ("lo", "eth0", "eth1", "bond0")]
+    known = [machine.Interface(name, True, ()) for name in ("lo", "eth0", "eth1", "bond0")]
     assert [i.name for i in matching(value, known)] == names
 
 
 def test_packages() -> None:
-    assert tool_output.packages(pip_list())["torch-npu"] == "2.9.0"  # type: ignore[index]
+    assert machine.packages(pip_list())["torch-npu"] == "2.9.0"  # type: ignore[index]
     for text in ("", "[]x", "{}x", '[{"name": 1}]', "[1]", "null", "[" * 100_000):
-        assert tool_output.packages(text) is None
-    assert tool_output.packages("[]") == {}
+        assert machine.packages(text) is None
+    assert machine.packages("[]") == {}
 
 
 def test_port_ranges() -> None:
-    assert tool_output.port_ranges("60000-60031,61000\n") == [(60000, 60031), (61000, 61000)]
-    assert tool_output.port_ranges("\n") == []
+    assert machine.port_ranges("60000-60031,61000\n") == [(60000, 60031), (61000, 61000)]
+    assert machine.port_ranges("\n") == []
     for text in ("x", "5-1", "0", "70000", "1-2-3"):
-        assert tool_output.port_ranges(text) is None
+        assert machine.port_ranges(text) is None
 
 
 def test_devices_of_hccn_tool() -> None:
-    found = tool_output.device_ports(hccn(2, tls_1="no such device\n"))
+    found = machine.device_ports(hccn(2, tls_1="no such device\n"))
     assert found == {
-        0: tool_output.DevicePort("10.20.0.1", False, "UP"),
-        1: tool_output.DevicePort("10.20.0.2", None, "UP"),
+        0: machine.DevicePort("10.20.0.1", False, "UP"),
+        1: machine.DevicePort("10.20.0.2", None, "UP"),
     }
-    assert tool_output.configured_addresses("address_1=10.0.0.2\n#address_2=1.1.1.1\n") == {1: "10.0.0.2"}
+    assert machine.configured_addresses("address_1=10.0.0.2\n#address_2=1.1.1.1\n") == {1: "10.0.0.2"}
 
 
 ANY = st.text(max_size=300)
@@ -166,20 +164,20 @@ ROWS = st.lists(
 @given(st.one_of(ANY, ROWS.map("\n".join)))
 def test_no_text_ends_in_a_traceback(text: str) -> None:
     for reader in (
-        tool_output.smi,
-        tool_output.open_files,
-        tool_output.memory_total,
-        tool_output.memory_limit,
-        tool_output.mounts,
-        tool_output.listening,
-        tool_output.packages,
-        tool_output.python_version,
-        tool_output.port_ranges,
-        tool_output.local_ports,
-        tool_output.device_ports,
-        tool_output.configured_addresses,
-        tool_output.huge_pages,
-        tool_output.available,
+        machine.smi,
+        machine.open_files,
+        machine.memory_total,
+        machine.memory_limit,
+        machine.mounts,
+        machine.listening,
+        machine.packages,
+        machine.python_version,
+        machine.port_ranges,
+        machine.local_ports,
+        machine.device_ports,
+        machine.configured_addresses,
+        machine.huge_pages,
+        machine.available,
     ):
         reader(text)
 
@@ -190,4 +188,4 @@ def test_no_text_ends_in_a_traceback(text: str) -> None:
     )
 )
 def test_no_data_ends_in_a_traceback(data: object) -> None:
-    tool_output.interfaces(json.loads(json.dumps(data)))
+    machine.interfaces(json.loads(json.dumps(data)))

@@ -9,7 +9,7 @@ from pins import oldest
 
 from patchctl.check.distribution import check_requirements
 from patchctl.check.series import read_series
-from patchctl.findings.report import Finding, Report
+from patchctl.findings import Finding, Report
 from patchctl.manifest.distribution import Distribution
 from patchctl.training.recipes.check import check_packages
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from patchctl.source.tarball import BLOCK, BadArchive, TarMember, members
+from patchctl.source.archive import BLOCK, BadArchive, TarMember, members
 
 NAMES = st.lists(
     st.text(st.characters(codec="utf-8", exclude_characters="\0/"), min_size=1, max_size=70).filter(

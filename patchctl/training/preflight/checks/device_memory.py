@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from patchctl.findings.report import Finding, looked_at
-from patchctl.language.messages import Translatable, joined, message
+from patchctl.findings import Finding, looked_at
+from patchctl.language import Translatable, joined, message
 from patchctl.terminal.progress import size_text
 from patchctl.training.models.parameters import Model, UnknownModel, context_length
 from patchctl.training.preflight.case import Case

@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from patchctl.findings.report import Finding, Level, looked_at
-from patchctl.language.messages import joined, message
+from patchctl.findings import Finding, Level, looked_at
+from patchctl.language import joined, message
 from patchctl.terminal.progress import size_text
 from patchctl.terminal.text import abridged
 from patchctl.training.preflight import machine as m
 from patchctl.training.preflight.case import Case
-from patchctl.training.preflight.tool_output import Device, Smi
+from patchctl.training.preflight.machine import Device, Smi
 
 # An idle chip shows 2.9 to 3.5 GB of 64 in use (vllm-project/vllm-ascend #5588, #2534): a tenth is someone's process.
 IDLE_SHARE = 0.1

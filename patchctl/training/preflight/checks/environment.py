@@ -7,8 +7,8 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
-from patchctl.findings.report import Finding, looked_at
-from patchctl.language.messages import joined, message
+from patchctl.findings import Finding, looked_at
+from patchctl.language import joined, message
 from patchctl.manifest.types import Named
 from patchctl.terminal.text import one_line
 from patchctl.training.preflight import machine as m

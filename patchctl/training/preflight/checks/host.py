@@ -9,15 +9,14 @@ from fractions import Fraction
 from packaging.version import Version
 
 from patchctl.doctor.runtime import info_version
-from patchctl.findings.report import Finding, looked_at
-from patchctl.language.messages import joined, message
+from patchctl.findings import Finding, looked_at
+from patchctl.language import joined, message
 from patchctl.terminal.progress import size_text
 from patchctl.training.models.parameters import Model
 from patchctl.training.preflight import machine as m
 from patchctl.training.preflight.case import Case
 from patchctl.training.preflight.controller import V1, controller_of
-from patchctl.training.preflight.sizes import BadSizes, training_of
-from patchctl.training.preflight.tool_output import (
+from patchctl.training.preflight.machine import (
     huge_pages,
     limit,
     memory_limit,
@@ -26,6 +25,7 @@ from patchctl.training.preflight.tool_output import (
     mounts,
     open_files,
 )
+from patchctl.training.preflight.sizes import BadSizes, training_of
 
 GIB = 1 << 30
 SHARED_MEMORY = 720 * GIB  # --shm-size of 003's container

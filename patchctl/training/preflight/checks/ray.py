@@ -6,14 +6,14 @@ import ipaddress
 from collections.abc import Iterator
 from fractions import Fraction
 
-from patchctl.findings.report import Finding, looked_at
-from patchctl.language.messages import joined, message
+from patchctl.findings import Finding, looked_at
+from patchctl.language import joined, message
 from patchctl.terminal.progress import size_text
 from patchctl.training.preflight import machine as m
 from patchctl.training.preflight.case import Case
 from patchctl.training.preflight.controller import controller_of
+from patchctl.training.preflight.machine import available, interfaces, memory_total, mount_of, mounts
 from patchctl.training.preflight.sizes import BadSizes
-from patchctl.training.preflight.tool_output import available, interfaces, memory_total, mount_of, mounts
 
 # Ray 2.48, _private/ray_constants.py and utils.py: 30 % of what is available, 200 GB and 95 % of /dev/shm at most.
 _SHARE, _MOST, _OF_SHARED = Fraction(30, 100), 200 * 10**9, Fraction(95, 100)

@@ -6,15 +6,14 @@ import posixpath
 import re
 from collections.abc import Iterator
 
-from patchctl.findings.report import Finding, looked_at
-from patchctl.language.messages import Translatable, joined, message
+from patchctl.findings import Finding, looked_at
+from patchctl.language import Translatable, joined, message
 from patchctl.terminal.progress import size_text
 from patchctl.training.models.parameters import Model
 from patchctl.training.preflight import machine as m
 from patchctl.training.preflight.case import Case
-from patchctl.training.preflight.checkpoint import bytes_of_one, trains_adapters
-from patchctl.training.preflight.memory import BF16
-from patchctl.training.preflight.tool_output import Mount, mount_of, mounts
+from patchctl.training.preflight.machine import Mount, mount_of, mounts
+from patchctl.training.preflight.memory import BF16, bytes_of_checkpoint, trains_adapters
 from patchctl.training.recipes.totals import totals_of
 
 CHECKPOINTS, MODEL, MEGATRON_WEIGHTS = "checkpoints", "model", "mcore_weights"
@@ -148,7 +147,7 @@ def _checkpoints(case: Case) -> Finding:
     )
     if not isinstance(model, Model):
         return looked_at("storage", name, "unknown", message("the model is not known"), todo, needed=False)
-    one = bytes_of_one(model, case.facts)
+    one = bytes_of_checkpoint(model, case.facts)
     totals = totals_of(case.run, case.all_rules, one)
     limited = case.number("trainer.max_actor_ckpt_to_keep")
     total = totals.kept_bytes or one

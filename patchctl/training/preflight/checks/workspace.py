@@ -6,13 +6,13 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from patchctl.findings.report import Finding, looked_at
-from patchctl.language.messages import Translatable, joined, message
+from patchctl.findings import Finding, looked_at
+from patchctl.language import Translatable, joined, message
 from patchctl.manifest.types import profile_options
 from patchctl.terminal.text import abridged, patch_count
 from patchctl.training.preflight import machine as m
 from patchctl.training.preflight.case import Case
-from patchctl.training.preflight.tool_output import records
+from patchctl.training.preflight.machine import records
 from patchctl.workspace.status import DIFFERS
 
 

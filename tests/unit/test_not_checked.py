@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 from patchctl.errors import Tried
-from patchctl.findings.formats import RENDERERS, Shown, report_text
-from patchctl.findings.report import NotChecked, Report
-from patchctl.terminal.style import Style
+from patchctl.findings import RENDERERS, NotChecked, Report, Shown, report_text
+from patchctl.terminal.text import Style
 
 
 @pytest.mark.parametrize("count", [1, 3, 4, 40])

@@ -1,8 +1,7 @@
-"""patchctl cluster preflight."""
+"""`patchctl cluster preflight`, and what a recipe asks of the environment of every node."""
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,7 +9,12 @@ from typing import TYPE_CHECKING
 import click
 
 from patchctl.cli.app import App, format_option, print_findings
+from patchctl.cli.cluster_verb import address_option, node_workspace_option, timeout_option, workspace_here
+from patchctl.cluster.request import ExpectedEnvironment
 from patchctl.errors import DONE, FINDINGS
+from patchctl.training.recipes.conditions import names_in
+from patchctl.training.recipes.read import SHARED, Recipes
+from patchctl.training.recipes.resolve import RecipeRun
 from patchctl.training.verbs.options import (
     RecipeArguments,
     RecipeBook,
@@ -21,39 +25,20 @@ from patchctl.training.verbs.options import (
 
 if TYPE_CHECKING:
     from patchctl.cluster.facts import Request
-    from patchctl.training.recipes.resolve import RecipeRun
+
+
+_ENV = "env."
 
 
 @click.command("preflight", short_help="Look whether every node can run a recipe, and name the odd one.")
-@click.option(
-    "--address",
-    "-a",
-    default="auto",
-    envvar="RAY_ADDRESS",
-    show_default=True,
-    metavar="A",
-    help="The cluster: HOST:PORT of its head, ray://HOST:10001 from outside, or auto for the one on this machine.",
-)
+@address_option
 @profile_of_recipe
 @recipe_option
 @recipe_overrides
-@click.option(
-    "--workspace",
-    "-w",
-    type=click.Path(path_type=Path, file_okay=False),
-    metavar="DIR",
-    help="The workspace on every node [default: each node's own PATCHCTL_WORKSPACE, else the one here, else ./workspace].",
-)
+@node_workspace_option
 @click.option("--python", metavar="PY", help="The Python of training on every node [default: the workers' own].")
 @click.option("--accept", multiple=True, metavar="NAME", help="Go on in spite of a finding, by its name. Repeatable.")
-@click.option(
-    "--timeout",
-    type=click.FloatRange(min=1),
-    default=300,
-    show_default=True,
-    metavar="S",
-    help="How long a node may take, in seconds.",
-)
+@timeout_option(300)
 @format_option("patchctl.training.report.preflight:ReadinessOutput")
 @click.pass_obj
 def preflight(
@@ -79,15 +64,14 @@ def preflight(
     from patchctl.cluster.fanout import NoAnswer, joined
     from patchctl.cluster.payload import make_payload
     from patchctl.cluster.request import plain_request
-    from patchctl.findings.formats import Shown
+    from patchctl.findings import Shown
     from patchctl.training.preflight.readiness import readiness
     from patchctl.training.report.preflight import readiness_output, readiness_text
     from patchctl.training.verbs.preflight import case_of, other_release
 
     run = RecipeBook(app).valid_run(arguments)
     dist = app.distribution
-    here = Path(os.environ.get("PATCHCTL_WORKSPACE") or "workspace")
-    plain = plain_request("probe", dist, workspace, here, timeout)
+    plain = plain_request("probe", dist, workspace, workspace_here(), timeout)
     request = replace(_request(app, run, plain), python=python)
     progress = app.progress(output == "json")
     with joined(address) as cluster:
@@ -116,3 +100,35 @@ def _request(app: App, run: RecipeRun, plain: Request) -> Request:
     paths = {n: [run.given_paths.get(n), p.variable, p.default] for n, p in run.paths.items()}
     start = [run.entry.upstream, *((run.entry.folder,) if run.entry.folder else ())]
     return replace(plain, machine=MachineRequest(sorted(variables_of(app, run)), paths, start))
+
+
+def environment_of_recipe(app: App, profile: str | None, recipe: str | None) -> ExpectedEnvironment:
+    """A recipe's environment; without one, the names of all variables that matter in the profile. A path of a recipe is each
+    machine's own, and is compared among the nodes. Raises WrongUse, InvalidManifest, BadManifest."""
+    book = RecipeBook(app)
+    if recipe is None:
+        return ExpectedEnvironment(profile, tuple(variable_names(book.recipes, profile, None)))
+    run = book.valid_run(RecipeArguments(profile, recipe))
+    return ExpectedEnvironment(
+        run.profile,
+        tuple(variable_names(book.recipes, run.profile, run)),
+        {n: v.value for n, v in run.environment.items() if v.path is None},
+        dict(run.of_each_node),
+        (run.entry.upstream, run.entry.folder or "."),
+    )
+
+
+def variable_names(recipes: Recipes, profile: str | None, run: RecipeRun | None) -> list[str]:
+    """The variables that the rules name, and the recipe; without one, every recipe of the profile."""
+    names: dict[str, None] = {}
+    if run is not None:
+        names.update(dict.fromkeys([*run.environment, *run.of_each_node]))
+    else:
+        for (folder, _), loaded in recipes.files.items():
+            if folder.rpartition("/")[2] in (SHARED, profile):
+                names.update(dict.fromkeys(loaded.value.environment))
+    for rule in recipes.rules.value.rules.values() if recipes.rules else ():
+        for condition in (rule.when, rule.must):
+            found = names_in(condition) if condition is not None else ()
+            names.update(dict.fromkeys(n.removeprefix(_ENV) for n in found if n.startswith(_ENV)))
+    return list(names)

@@ -1,1 +1,0 @@
-"""A new release from an older one."""

@@ -1,1 +1,0 @@
-"""Fetches distributions from their repositories, for runs outside a clone."""
