@@ -140,7 +140,9 @@ class Upstream:
         for name in need:
             self.tree(name)
         cwd = self._new_folder()
-        base = clean_environment(python, self._trees, need, standins, self._scratch) | dict(env or {})
+        # verl names sockets in /tmp by Ray's job: two runs at a time would take each other's weights.
+        job = {"VERL_RAY_JOB_ID": f"{os.getpid()}-{cwd.name}"}
+        base = clean_environment(python, self._trees, need, standins, self._scratch) | job | dict(env or {})
         places = [self.folder / script, REPO / script]
         file = next(filter(Path.is_file, [*places, *map(shared_place, places)]), places[-1])
         if file.is_relative_to(PATCHES):  # a script finds what lies beside it by itself

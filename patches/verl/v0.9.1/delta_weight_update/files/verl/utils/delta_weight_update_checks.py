@@ -1,0 +1,59 @@
+# Part of patchctl's patch delta_weight_update; not in upstream verl.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""Settings that checkpoint_engine.backend=delta_in_place cannot work with: read on the driver, before Ray starts."""
+
+ROLLOUT, MODEL, ACTOR = "actor_rollout_ref.rollout", "actor_rollout_ref.model", "actor_rollout_ref.actor"
+
+
+def check_delta_weight_update(config) -> None:
+    """Refuses what the update of changed weights does not cover.
+
+    Raises:
+        ValueError: with what to set instead.
+    """
+    rollout, model, actor = (config.actor_rollout_ref[name] for name in ("rollout", "model", "actor"))
+    if rollout.checkpoint_engine.backend != "delta_in_place":
+        return
+    if rollout.name != "vllm":
+        _refuse(f"it is for {ROLLOUT}.name=vllm, not {rollout.name}")
+    if not (rollout.get("nnodes", 0) or (config.get("rollout", None) or {}).get("nnodes", 0)):
+        _refuse(
+            f"trainer and engine share their devices; set {ROLLOUT}.nnodes, or rollout.nnodes where the trainer has it"
+        )
+    if actor.strategy != "fsdp2":
+        _refuse(f"shards of {actor.strategy} are not compared; set {ACTOR}.strategy=fsdp2")
+    lora = model.get("lora", None) or {}
+    if lora.get("rank", 0) > 0 or model.get("lora_rank", 0) > 0:
+        _refuse(f"adapters are not compared; set {MODEL}.lora_rank=0")
+    mtp = rollout.get("mtp", None) or {}
+    if mtp.get("enable", False) and mtp.get("enable_rollout", False):
+        _refuse(f"a drafter's weights are not compared; set {MODEL}.mtp.enable_rollout=False")
+    if rollout.get("quantization", None):
+        _refuse(f"quantised weights are other than what is compared; set {ROLLOUT}.quantization=null")
+    if (actor.get("fsdp_config", None) or {}).get("qat", {}).get("enable", False):
+        _refuse(f"quantised weights are other than what is compared; set {ACTOR}.fsdp_config.qat.enable=False")
+    if rollout.dtype != "bfloat16":
+        _refuse(f"bfloat16 is what is compared; set {ROLLOUT}.dtype=bfloat16")
+    if rollout.data_parallel_size != 1 or rollout.pipeline_model_parallel_size != 1:
+        _refuse(f"it was not tried with engines of several groups; set {ROLLOUT}.data_parallel_size=1")
+    if not rollout.free_cache_engine:
+        _refuse(f"weights are laid out for loading when the engine wakes up; set {ROLLOUT}.free_cache_engine=True")
+    if (rollout.get("disaggregation", None) or {}).get("enabled", False):
+        _refuse(f"prefill and decoding are updated alike; set {ROLLOUT}.disaggregation.enabled=False")
+    if rollout.get("npu_sleep_level", 1) != 1:
+        _refuse(f"an engine that loses its weights has nothing to change; set {ROLLOUT}.npu_sleep_level=1")
+
+
+def _refuse(why: str) -> None:
+    raise ValueError(f"{ROLLOUT}.checkpoint_engine.backend=delta_in_place: {why}")
