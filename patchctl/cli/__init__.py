@@ -362,16 +362,12 @@ def _as_wrong_use(wrong: click.ClickException) -> WrongUse:
     if isinstance(wrong, click.NoSuchOption) and (renamed := _RENAMED.get(wrong.option_name)):
         has = {option for one in context.command.params for option in one.opts} if context else set()
         hint = renamed if has & set(renamed.split()) else hint
-    if (
-        isinstance(wrong, click.NoSuchOption)
-        and context
-        and wrong.option_name in {o for p in cli.params for o in p.opts}
-    ):
+    ours = {option for one in cli.params for option in one.opts}
+    if isinstance(wrong, click.NoSuchOption) and context and wrong.option_name in ours:
         verb = context.command_path.removeprefix("patchctl ")
-        hint = message("it goes before the verb: `patchctl {option} ... {verb}`", option=wrong.option_name, verb=verb)
-        wrong = click.NoSuchOption(
-            wrong.option_name, ctx=context
-        )  # without the options of the verb that are spelt like it
+        hint = message("it is an option of patchctl itself: write it before `{verb}`", verb=verb)
+        # Without the options of the verb that are spelt like it.
+        wrong = click.NoSuchOption(wrong.option_name, ctx=context)
     return WrongUse(recalled(wrong.format_message(), _OF_CLICK), hint=hint)
 
 

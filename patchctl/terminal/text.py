@@ -210,7 +210,8 @@ class Style:
 def render_error(error: PatchctlError, *, as_json: bool, program: str = "patchctl") -> None:
     """Print an error of `program`, patchctl or a script. Untrusted text is escaped."""
     if as_json:
-        print(json.dumps({"schema": "patchctl.error/1", "error": error.as_json()}, indent=2, ensure_ascii=True))
+        text = json.dumps({"schema": "patchctl.error/1", "error": error.as_json()}, indent=2, ensure_ascii=True)
+        print(text, flush=True)  # where nothing can be written that is known before the error is told, once
     print(fitted(f"{program}: {visible(error.text(translated))}", sys.stderr), file=sys.stderr)
     if error.hint:
         hint = message("try: {todo}", todo=error.hint) if isinstance(error.hint, Translatable) else f"try: {error.hint}"

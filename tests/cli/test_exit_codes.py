@@ -47,7 +47,7 @@ def test_an_option_of_patchctl_after_the_verb_says_where_it_goes(small: Made) ->
     for option, verb in (("--root", "list"), ("--cache", "bundle create"), ("--lang", "doctor")):
         done = small.patchctl(*verb.split(), option, "x")
         assert done.returncode == 2 and "Did you mean" not in done.stderr
-        assert f"try: it goes before the verb: `patchctl {option} ... {verb}`" in done.stderr
+        assert f"try: it is an option of patchctl itself: write it before `{verb}`" in done.stderr
 
 
 def test_the_help_lists_each_verb_in_one_line_below_a_heading(small: Made) -> None:
@@ -248,10 +248,9 @@ def test_interrupted_before_the_first_change_leaves_nothing(small: Made, tmp_pat
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full")
 @pytest.mark.parametrize("verb", [["list"], ["list", "--json"], ["--help"], ["list", "profils", "--json"]])
 def test_an_output_that_takes_nothing_is_one_message(small: Made, verb: list[str]) -> None:
+    buffered = {name: value for name, value in environment(small).items() if name != "PYTHONUNBUFFERED"}
     with open("/dev/full", "wb") as full:
-        done = subprocess.run(
-            command(small, *verb), env=environment(small), stdout=full, stderr=-1, text=True, check=False
-        )
+        done = subprocess.run(command(small, *verb), env=buffered, stdout=full, stderr=-1, text=True, check=False)
     assert done.returncode == (2 if "profils" in verb else 7), done.stderr
     assert done.stderr.count("patchctl: ") == 1 and "Traceback" not in done.stderr, done.stderr
 
