@@ -14,8 +14,6 @@ import unicodedata
 from collections.abc import Sequence
 from typing import Any, TextIO
 
-import click
-
 from patchctl.errors import PatchctlError
 from patchctl.language import Translatable, joined, message, translated
 
@@ -195,7 +193,11 @@ class Style:
         self._on = on
 
     def __call__(self, text: str, **style: Any) -> str:
-        return click.style(text, **style) if self._on else text
+        if not self._on:
+            return text
+        import click  # which the nodes of a cluster and the scripts have not
+
+        return click.style(text, **style)
 
     def good(self, text: str) -> str:
         return self(text, fg="green")
