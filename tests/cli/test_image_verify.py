@@ -404,10 +404,11 @@ def podman(applied: Applied, tmp_path: Path) -> Iterator[str]:
     labels = [word for pair in applied.labels.items() for word in ("--change", "LABEL {}={}".format(*pair))]
     environment = ["--change", "ENV PATCHCTL_WORKSPACE=/opt/patched", "--change", 'CMD ["/bin/true"]']
     made = ["podman", "create", "--name", name, f"localhost/{name}:1"]
-    for line in (["podman", "import", *labels, *environment, str(root), f"localhost/{name}:1"], made):
+    imported = ["podman", "import", *labels, *environment, str(root), f"localhost/{name}:1"]
+    for line in (imported, made, ["podman", "mount", name]):
         said = subprocess.run(line, capture_output=True, text=True)
         if said.returncode != 0:
-            pytest.skip(f"podman cannot hold an image here: {said.stderr.strip()}")
+            pytest.skip(f"podman can hold no container here: {said.stderr.strip()}")
     yield name
     subprocess.run(["podman", "rm", "--force", name], check=True, capture_output=True)
     subprocess.run(["podman", "rmi", "--force", f"localhost/{name}:1"], check=True, capture_output=True)
