@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import yaml
-from pins import recipes_on
 from releases import OLDEST
 
-from patchctl.training.recipes.read import Key, Recipes
+from patchctl.catalog.chosen_release import on_release
+from patchctl.manifest.distribution import Distribution
+from patchctl.training.recipes.read import Key, Recipes, read_recipes
 from patchctl.training.recipes.resolve import Given, RecipeRun, bare, resolve
 
 REPO = Path(__file__).resolve().parents[2]
@@ -20,9 +22,10 @@ TABLE: dict[str, Any] = yaml.safe_load((Path(__file__).parent / "sizes.yaml").re
 TRAINED_IN_PARALLEL = ("tp", "pp", "cp", "sp")
 
 
+@cache
 def recipes(release: str = OLDEST.name) -> Recipes:
     """Those of a release."""
-    return recipes_on(release)
+    return read_recipes(on_release(Distribution.load(REPO), release, print))
 
 
 def shipped(known: Recipes) -> list[Key]:
