@@ -108,7 +108,7 @@ class App:
         from patchctl.manifest.distribution import find_root
 
         root = find_root(self.named_root, Path.cwd())
-        bundled = root.is_relative_to(self.cache_folder / "bundles")
+        bundled = self._is_of_a_bundle(root)
         if self.verb in WRITERS and (bundled or is_read_only(root)):
             kind = "a bundle's" if bundled else "an installed copy"
             what = f"{self.verb} works on a clone of the distribution, and {root} is {kind}"
@@ -158,8 +158,11 @@ class App:
         state = load_state(workspace)
         # os.path and not pathlib, which raises where a folder above may not be entered: another user's cache
         made_of = Path(state.root) if state is not None and os.path.isfile(Path(state.root) / MARKER) else None
-        bundled = made_of is not None and made_of.is_relative_to(self.cache_folder / "bundles")
-        return made_of if bundled or found is None else found
+        return made_of if found is None or (made_of is not None and self._is_of_a_bundle(made_of)) else found
+
+    def _is_of_a_bundle(self, root: Path) -> bool:
+        """Whether this distribution is one that a bundle was unpacked to."""
+        return root.is_relative_to(self.cache_folder / "bundles")
 
     @cached_property
     def user_config(self) -> UserConfig:
@@ -219,12 +222,13 @@ class App:
 
             print(json.dumps({"schema": f"patchctl.{verb}/1", **to_json(data)}, indent=2))
             return
-        from patchctl.terminal.text import COLOR, fitted, visible
+        from patchctl.terminal.text import COLOR, fitted, visible, width_of
 
+        width = width_of(sys.stdout)
         for line in text(Style(self.colored)):
             # Renderers escape what others wrote; this is the net below them. Only our own colours pass.
             shown = "".join(p if i % 2 and self.colored else visible(p) for i, p in enumerate(COLOR.split(line)))
-            print(fitted(shown, sys.stdout))
+            print(fitted(shown, width))
 
     @property
     def colored(self) -> bool:
@@ -307,6 +311,12 @@ release_option = click.option(
     shell_complete=complete_release,
     help="The release to take profiles and upstreams on [default: PATCHCTL_RELEASE, else the newest that is proven].",
 )
+
+
+def folder_option(what: str, **more: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """--dir, given to the command as `folder`; `what` is its help."""
+    kind = click.Path(path_type=Path, file_okay=False)
+    return click.option("--dir", "folder", type=kind, metavar="DIR", help=what, **more)
 
 
 def profile_option(command: Callable[..., Any]) -> Callable[..., Any]:

@@ -9,7 +9,16 @@ from typing import TYPE_CHECKING
 
 import click
 
-from patchctl.cli.app import App, complete_upstream, find_stack, json_option, note, release_option, split_pair
+from patchctl.cli.app import (
+    App,
+    complete_upstream,
+    find_stack,
+    folder_option,
+    json_option,
+    note,
+    release_option,
+    split_pair,
+)
 from patchctl.cli.sources import Sources, source_options
 from patchctl.errors import DONE, FINDINGS, WrongUse
 from patchctl.terminal.text import Style, patch_count
@@ -30,13 +39,7 @@ if TYPE_CHECKING:
     shell_complete=complete_upstream,
     help="The stack that gets the patch.",
 )
-@click.option(
-    "--dir",
-    "folder",
-    type=click.Path(path_type=Path, file_okay=False),
-    metavar="DIR",
-    help="Where to open the stack [default: edit/UPSTREAM-STACK].",
-)
+@folder_option("Where to open the stack [default: edit/UPSTREAM-STACK].")
 @release_option
 @source_options
 @json_option("patchctl.prove.new:NewPatch")
@@ -80,13 +83,7 @@ def new_command(
 
 @click.command("edit")
 @click.argument("name", metavar="UPSTREAM[/STACK]", shell_complete=complete_upstream)
-@click.option(
-    "--dir",
-    "folder",
-    type=click.Path(path_type=Path, file_okay=False),
-    metavar="DIR",
-    help="Where to [default: edit/UPSTREAM-STACK].",
-)
+@folder_option("Where to [default: edit/UPSTREAM-STACK].")
 @release_option
 @source_options
 @json_option("patchctl.report.stacks:EditOutput")
@@ -119,13 +116,7 @@ def edit_command(app: App, name: str, folder: Path | None, sources: Sources, as_
 
 @click.command("export")
 @click.argument("name", metavar="UPSTREAM[/STACK]", shell_complete=complete_upstream)
-@click.option(
-    "--dir",
-    "folder",
-    type=click.Path(path_type=Path, file_okay=False),
-    metavar="DIR",
-    help="The work tree of `edit` [default: edit/UPSTREAM-STACK].",
-)
+@folder_option("The work tree of `edit` [default: edit/UPSTREAM-STACK].")
 @click.option("--check", is_flag=True, help="Write nothing; exit 1 when a file would differ. Needs no work tree.")
 @click.option(
     "--mbox",

@@ -10,7 +10,15 @@ from typing import TYPE_CHECKING
 
 import click
 
-from patchctl.cli.app import App, complete_release, complete_upstream, find_stack, json_option, release_option
+from patchctl.cli.app import (
+    App,
+    complete_release,
+    complete_upstream,
+    find_stack,
+    folder_option,
+    json_option,
+    release_option,
+)
 from patchctl.cli.sources import Sources, source_options
 from patchctl.errors import DONE, FINDINGS, SourceUnavailable, WrongUse
 
@@ -24,14 +32,7 @@ if TYPE_CHECKING:
 @click.argument("wanted", metavar="VERSION|REF]", default="")
 @click.option("--git", multiple=True, metavar="URL", help="A repository of the upstream. Repeatable.")
 @click.option("--sdist", metavar="PROJECT", help="Its name on the package index.")
-@click.option(
-    "--dir",
-    "folder",
-    type=click.Path(path_type=Path, file_okay=False),
-    default=Path(),
-    metavar="DIR",
-    help="Where the distribution begins [default: this folder].",
-)
+@folder_option("Where the distribution begins [default: this folder].", default=Path())
 @source_options
 @click.pass_obj
 def init_command(

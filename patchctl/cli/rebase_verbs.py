@@ -12,6 +12,7 @@ from patchctl.cli.app import (
     App,
     complete_upstream,
     find_stack,
+    folder_option,
     format_option,
     json_option,
     print_findings,
@@ -209,13 +210,7 @@ def _edits_of(app: App, workspace: Path, output: str) -> int:
 @click.option(
     "--reason", metavar="TEXT", help="Why the patch is left out, or left for later; goes into the new stack's manifest."
 )
-@click.option(
-    "--dir",
-    "folder",
-    type=click.Path(path_type=Path, file_okay=False),
-    metavar="DIR",
-    help="The work tree [default: edit/UPSTREAM-NEW].",
-)
+@folder_option("The work tree [default: edit/UPSTREAM-NEW].")
 @release_option
 @source_options
 @json_option("patchctl.report.stacks:RebaseOutput")

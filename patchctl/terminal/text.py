@@ -162,9 +162,13 @@ def wrapped(line: str, width: int) -> list[str]:
     return lines
 
 
-def fitted(text: str, stream: TextIO) -> str:
-    """Return the lines of `text` as `stream` should have them: wrapped where it is a terminal, as they are elsewhere."""
-    width = os.get_terminal_size(stream.fileno()).columns if stream.isatty() else 0
+def width_of(stream: TextIO) -> int:
+    """Return the columns of a terminal, 0 where the stream is none or does not know."""
+    return os.get_terminal_size(stream.fileno()).columns if stream.isatty() else 0
+
+
+def fitted(text: str, width: int) -> str:
+    """Return the lines of `text` wrapped to a terminal of that width; as they are where it is 0."""
     return "\n".join(part for line in text.split("\n") for part in wrapped(line, width)) if width else text
 
 
@@ -214,7 +218,8 @@ def render_error(error: PatchctlError, *, as_json: bool, program: str = "patchct
     if as_json:
         text = json.dumps({"schema": "patchctl.error/1", "error": error.as_json()}, indent=2, ensure_ascii=True)
         print(text, flush=True)  # where nothing can be written that is known before the error is told, once
-    print(fitted(f"{program}: {visible(error.text(translated))}", sys.stderr), file=sys.stderr)
+    width = width_of(sys.stderr)
+    print(fitted(f"{program}: {visible(error.text(translated))}", width), file=sys.stderr)
     if error.hint:
         hint = message("try: {todo}", todo=error.hint) if isinstance(error.hint, Translatable) else f"try: {error.hint}"
-        print(fitted(f"  {visible(translated(hint))}", sys.stderr), file=sys.stderr)
+        print(fitted(f"  {visible(translated(hint))}", width), file=sys.stderr)

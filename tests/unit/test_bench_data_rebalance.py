@@ -2,31 +2,21 @@
 
 from __future__ import annotations
 
-import importlib.util
 import statistics
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
 import pytest
+from programs import loaded
 
 SCRIPT = Path(__file__).resolve().parents[2] / "benchmarks" / "bench_data_rebalance.py"
 
 
 @pytest.fixture(scope="module")
 def bench() -> Iterator[ModuleType]:
-    spec = importlib.util.spec_from_file_location("bench_data_rebalance", SCRIPT)
-    assert spec and spec.loader
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    sys.path.insert(0, str(SCRIPT.parent))  # as when it runs as a script: it imports its neighbour
-    try:
-        spec.loader.exec_module(module)
+    with loaded(SCRIPT) as module:
         yield module
-    finally:
-        sys.path.remove(str(SCRIPT.parent))
-        del sys.modules[spec.name]
 
 
 def pieces(bench: ModuleType, tokens: list[int], slots: int = 8, cache: int = 10**6, prompt_tokens: int = 0) -> list:

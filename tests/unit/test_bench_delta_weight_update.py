@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
 import pytest
+from programs import loaded
 
 SCRIPT = Path(__file__).resolve().parents[2] / "benchmarks" / "bench_delta_weight_update.py"
 
 
 @pytest.fixture(scope="module")
 def bench() -> Iterator[ModuleType]:
-    spec = importlib.util.spec_from_file_location("bench_delta_weight_update", SCRIPT)
-    assert spec and spec.loader
-    sys.path.insert(0, str(SCRIPT.parent))
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    yield module
-    sys.path.remove(str(SCRIPT.parent))
+    with loaded(SCRIPT) as module:
+        yield module
 
 
 def test_ratios_are_of_the_medians(bench: ModuleType) -> None:

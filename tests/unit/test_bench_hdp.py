@@ -2,33 +2,22 @@
 
 from __future__ import annotations
 
-import importlib.util
 import itertools
 import random
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
 import pytest
+from programs import loaded
 
 SCRIPT = Path(__file__).resolve().parents[2] / "benchmarks" / "bench_hdp.py"
 
 
 @pytest.fixture(scope="module")
 def bench() -> Iterator[ModuleType]:
-    spec = importlib.util.spec_from_file_location("bench_hdp", SCRIPT)
-    assert spec and spec.loader
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    before = list(sys.path)
-    sys.path.insert(0, str(SCRIPT.parent))  # as when it runs as a script: it imports its neighbours
-    try:
-        spec.loader.exec_module(module)
+    with loaded(SCRIPT) as module:
         yield module
-    finally:
-        sys.path[:] = before
-        del sys.modules[spec.name]
 
 
 @pytest.fixture(scope="module")

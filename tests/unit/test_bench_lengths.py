@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import random
 import statistics
@@ -14,6 +13,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from programs import loaded
 
 FOLDER = Path(__file__).resolve().parents[2] / "benchmarks" / "lengths"
 NAMES = sorted(path.stem for path in FOLDER.glob("*.json"))
@@ -22,13 +22,8 @@ MAY_BE_PASSED_ON = {"Apache-2.0", "CC-BY-4.0"}
 
 @pytest.fixture(scope="module")
 def make() -> Iterator[ModuleType]:
-    spec = importlib.util.spec_from_file_location("make_lengths", FOLDER / "make.py")
-    assert spec and spec.loader
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # dataclasses look their module up
-    spec.loader.exec_module(module)
-    yield module
-    del sys.modules[spec.name]
+    with loaded(FOLDER / "make.py") as module:
+        yield module
 
 
 def run(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
