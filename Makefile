@@ -128,9 +128,8 @@ trees: $(VENV)/.ready
 	$(PATCHCTL) revert --workspace $(TREES)/base
 
 BEHAVIOUR = $(PYTEST) -n 2 --dist loadfile --trees=$(TREES)/patched
-# On Ray each actor of a cluster imports all of it again: minutes a test, which test-behaviour takes.
-test-on: trees  ## [test] that each feature does what it says: its tests marked `on`, on the patched trees of RELEASE, but for those on Ray
-	$(WITH_TORCH) $(BEHAVIOUR) -m on --ignore-glob='*_ray.py' patches
+test-on: trees  ## [test] that each feature does what it says: its tests marked `on`, on the patched trees of RELEASE, without what is heavy
+	$(WITH_TORCH) $(BEHAVIOUR) -m "on and not heavy" patches
 
 test-behaviour: trees  ## [all] the patched upstream code of RELEASE on a CPU torch
 	$(WITH_TORCH) $(BEHAVIOUR) patches tests/behaviour

@@ -3,13 +3,16 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import signal
 import sys
 from collections.abc import Sequence
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 import pytest
+import yaml
 
 from patchctl.__main__ import compose
 
@@ -80,6 +83,18 @@ def pytest_configure(config: pytest.Config) -> None:
             signal.signal(number, lambda *_: None)
     config.addinivalue_line("markers", f"slow: {SLOW}")
     config.addinivalue_line("markers", f"heavy(why): {HEAVY}")
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    for why, tests in _heavy_features().items():
+        if any(fnmatchcase(item.nodeid, pattern) for pattern in tests):
+            item.add_marker(pytest.mark.heavy(why))
+
+
+@functools.cache
+def _heavy_features() -> dict[str, list[str]]:
+    """What is heavy of tests on record, which keep their bytes: patterns of names by reason."""
+    return dict(yaml.safe_load((TESTS / "behaviour" / "heavy.yaml").read_text(encoding="utf-8")))
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
