@@ -7,7 +7,7 @@ from functools import cache
 from pathlib import Path
 
 from machines import write_machine
-from pins import distribution, recipes
+from pins import distribution, newest, on, recipes, recipes_on
 
 from patchctl.findings import Finding
 from patchctl.requirements.sets import set_of
@@ -24,10 +24,12 @@ NOWHERE = Machine({}, "nowhere", 0.0)
 Look = Callable[..., dict[str, list[Finding]]]
 
 
-def case_of(title: str, machine: Machine = NOWHERE, given: Given | None = None, mean: int = MEAN_TOKENS) -> Case:
-    """A real recipe on a machine."""
+def case_of(
+    title: str, machine: Machine = NOWHERE, given: Given | None = None, mean: int = MEAN_TOKENS, on_newest: bool = False
+) -> Case:
+    """A real recipe on a machine, on the newest release or on the profile's own stacks."""
     profile, name = title.split("/")
-    dist, known = distribution(), recipes()
+    dist, known = (on(newest()), recipes_on(newest())) if on_newest else (distribution(), recipes())
     return Case(
         machine,
         resolve(known, profile, name, given),
@@ -35,7 +37,7 @@ def case_of(title: str, machine: Machine = NOWHERE, given: Given | None = None, 
         dist.requirements,
         known.rules,
         dist.practice,
-        _switches(profile),
+        _switches(profile, on_newest),
         model_of(read_models(dist), profile),
         mean,
         dist.profile(profile).stacks,
@@ -43,7 +45,9 @@ def case_of(title: str, machine: Machine = NOWHERE, given: Given | None = None, 
     )
 
 
-_switches = cache(lambda profile: tuple(features_and_switches(distribution(), profile)[1]))
+@cache
+def _switches(profile: str, on_newest: bool) -> tuple[str, ...]:
+    return tuple(features_and_switches(on(newest()) if on_newest else distribution(), profile)[1])
 
 
 def look_in(folder: Path) -> Look:
@@ -51,11 +55,15 @@ def look_in(folder: Path) -> Look:
     replaced; None leaves a file out."""
 
     def look(
-        title: str = "qwen3-235b/grpo", given: Given | None = None, mean: int = MEAN_TOKENS, **changed: str | None
+        title: str = "qwen3-235b/grpo",
+        given: Given | None = None,
+        mean: int = MEAN_TOKENS,
+        on_newest: bool = False,
+        **changed: str | None,
     ) -> dict[str, list[Finding]]:
         node = write_machine(folder / f"node{len(list(folder.iterdir()))}", title.split("/")[0], **changed)
         findings: dict[str, list[Finding]] = {}
-        for finding in all_findings(case_of(title, recorded(node), given, mean)):
+        for finding in all_findings(case_of(title, recorded(node), given, mean, on_newest)):
             findings.setdefault(finding.name, []).append(finding)
         return findings
 

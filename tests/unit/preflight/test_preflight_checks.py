@@ -85,7 +85,7 @@ def test_every_finding_that_is_not_fine_says_what_to_do(look: Look) -> None:
         "workspace",
     } <= blocking
     fine = {f.name for f in found if f.level == "ok"}
-    assert fine <= {"model", "length", "engine groups", "states on the host"}  # which need no machine
+    assert fine <= {"model", "length", "engine groups", "states on the host", "engine asleep"}  # which need no machine
 
 
 def test_what_was_looked_for_in_vain_is_wrong_and_not_unknown(look: Look) -> None:
@@ -313,6 +313,28 @@ def test_states_on_the_host_count_what_the_container_may_have(look: Look) -> Non
     small = one(look(memory_limit=str(100 << 30)), "states on the host")
     assert small.blocks and "the container's limit is 100.0 GiB" in small.message
     assert one(look(meminfo=None, memory_limit=None), "states on the host").level == "unknown"
+
+
+def test_weights_of_a_sleeping_engine_are_on_the_host_at_level_1(look: Look) -> None:
+    """A node of 16 devices, each with 7.1 GiB of Qwen3-235B at a tensor parallel size of 4 and experts over 128 devices."""
+    found = one(look(on_newest=True), "engine asleep")
+    assert found.level == "ok" and "113.6 GiB a node" in found.message
+    little = str(100 << 30)
+    assert one(look(on_newest=True, memory_limit=little), "engine asleep").blocks
+    level_2 = Given(overrides={"actor_rollout_ref.rollout.npu_sleep_level": "2"})
+    assert one(look(on_newest=True, memory_limit=little, given=level_2), "engine asleep").level == "ok"
+    never = Given(overrides={"actor_rollout_ref.rollout.free_cache_engine": "False"})
+    assert "engine asleep" not in look(on_newest=True, given=never)
+    assert "engine asleep" not in look()
+
+
+def test_a_trainer_that_sends_changes_keeps_its_weights(look: Look) -> None:
+    sends = Given(overrides={"actor_rollout_ref.rollout.checkpoint_engine.backend": "delta_in_place"})
+    name = "weights to compare with"
+    assert name not in look(on_newest=True)
+    found = one(look(on_newest=True, given=sends), name)
+    assert found.level == "ok" and "54.7 GiB a node" in found.message
+    assert one(look(on_newest=True, given=sends, memory_limit=str(50 << 30)), name).blocks
 
 
 def test_a_containers_limit_counts(look: Look) -> None:

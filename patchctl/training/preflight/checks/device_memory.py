@@ -10,7 +10,14 @@ from patchctl.terminal.progress import size_text
 from patchctl.training.models.parameters import Model, UnknownModel, context_length
 from patchctl.training.preflight.case import Case
 from patchctl.training.preflight.checks.host import host_memory
-from patchctl.training.preflight.memory import Engine, engine_weights, kv_bytes, prefill_bytes, sequences_that_fit
+from patchctl.training.preflight.memory import (
+    BF16,
+    Engine,
+    engine_weights,
+    kv_bytes,
+    prefill_bytes,
+    sequences_that_fit,
+)
 from patchctl.training.preflight.sizes import (
     ROLLOUT,
     BadSizes,
@@ -48,8 +55,10 @@ def check_device_memory(case: Case) -> Iterator[Finding]:
     yield from _length(case)
     total = min((d.total for d in case.smi.devices), default=None) if case.smi else None
     try:
-        yield from _rollout(case, model, engine_of(case, model), total)
+        engine = engine_of(case, model)
+        yield from _rollout(case, model, engine, total)
         yield from _training(case, training_of(case, model))
+        yield from _engine_on_the_host(case, model, engine)
     except BadSizes as error:
         todo = message("sizes that divide: --size, or the recipe's overrides")
         yield looked_at(_AREA, "parallel sizes", "error", message("cannot be: {why}", why=error.what), todo)
@@ -181,14 +190,39 @@ def _training(case: Case, training: Training) -> Iterator[Finding]:
         what = message("{what}, {size} more while one device gets all tokens of a layer", what=what, size=size)
     todo = message("larger tensor, pipeline, context or expert parallel sizes, recomputation, or swap_optimizer")
     yield _update(case, what, todo, training)
-    yield _on_the_host(case, training.elsewhere * case.devices_per_node)
-
-
-def _on_the_host(case: Case, kept: int) -> Finding:
-    name, (has, of) = "states on the host", host_memory(case)
+    kept = training.elsewhere * case.devices_per_node
     said = message(
         "{size} a node for weights, reference and optimizer while they are off the devices", size=size_text(kept)
     )
+    yield _on_the_host(case, "states on the host", kept, said)
+
+
+def _engine_on_the_host(case: Case, model: Model, engine: Engine) -> Iterator[Finding]:
+    """From 0.9 on verl lets vLLM sleep at level 1 on NPUs, which copies its weights (vllm_async_server.py); the patch npu_sleep_level has
+    level 2, and delta_weight_update a copy of the trainer's shards to compare with."""
+    if not case.is_of("verl", ">=0.9") or (case.text(f"{ROLLOUT}.name") or "vllm") != "vllm":
+        return
+    if not case.off(f"{ROLLOUT}.free_cache_engine"):
+        level = f"{ROLLOUT}.npu_sleep_level"
+        if case.text(level) == "2":
+            what = message("nothing: {setting} lets go of the engine's weights", setting=f"{level}=2")
+            yield looked_at(_AREA, "engine asleep", "ok", what)
+        else:
+            kept = sum(engine_weights(model, engine).values()) * case.devices_per_node
+            said = message(
+                "{size} a node for the engine's weights while it sleeps; {setting} copies none",
+                size=size_text(kept),
+                setting=f"{level}=2",
+            )
+            yield _on_the_host(case, "engine asleep", kept, said)
+    if case.text(f"{ROLLOUT}.checkpoint_engine.backend") == "delta_in_place":
+        kept = BF16 * model.parameters * case.devices_per_node // case.devices
+        said = message("{size} a node to find what an update has changed", size=size_text(kept))
+        yield _on_the_host(case, "weights to compare with", kept, said)
+
+
+def _on_the_host(case: Case, name: str, kept: int, said: str) -> Finding:
+    has, of = host_memory(case)
     if has is None:
         todo = message("look whether the machine has as much")
         return looked_at(_AREA, name, "unknown", joined([said, of], "; "), todo)
