@@ -5,6 +5,7 @@ One run reports every error with its place, what was expected and found, and the
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -69,8 +70,18 @@ def written(path: KeyPath) -> str:
 
 
 def read(path: Path, model: type[T]) -> Loaded[T]:
-    """Load the manifest in a file. Raises InvalidManifest with every error in it."""
-    return loads(file_bytes(path), model, shown(path))
+    """Load the manifest in a file. Raises InvalidManifest with every error in it.
+
+    Releases share most files, and a run that looks at several reads each once.
+    """
+    kind: Any = model
+    loaded: Loaded[T] = _loaded(file_bytes(path), kind, shown(path))
+    return loaded
+
+
+@functools.cache
+def _loaded(data: bytes, model: type[Any], file: str) -> Loaded[Any]:
+    return loads(data, model, file)
 
 
 def loads(data: bytes, model: type[T], file: str) -> Loaded[T]:
