@@ -362,6 +362,7 @@ def files(tree: Path) -> dict[str, tuple[str, str]]:
     return {path: entry for path, entry in snapshot(tree).items() if not path.startswith(".git")}
 
 
+@pytest.mark.heavy("kills a run at each of its renames")
 @pytest.mark.skipif(shutil.which("strace") is None, reason="no strace, which kills at a system call")
 def test_an_edit_that_was_killed_as_it_took_the_old_tree_away_can_be_repeated(own: Made, tree: Path) -> None:
     line = command(own, "edit", "greeter", "--dir", str(tree))

@@ -545,6 +545,7 @@ def killed_at(bring: Import, event: int, line: list[str]) -> bool:
     return os.WIFSIGNALED(status)
 
 
+@pytest.mark.heavy("kills a run at each of its calls")
 @pytest.mark.parametrize("stack", ["zoo/v1", "zoo/mine"])
 def test_a_killed_import_leaves_all_or_nothing_and_the_next_one_ends_right(
     bring: Import, repo: Repository, tmp_path: Path, stack: str

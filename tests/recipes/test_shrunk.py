@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import sys
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from compare import LIMITS, differences, faults
 from memory import resident_bytes
+from pins import distribution, on
 from records import Records, locked_patches, locked_tips, settings_of
 from releases import NEWEST, RELEASES, OfRelease
 from run import arguments, as_expected, beside, good
@@ -23,8 +25,6 @@ from table import sizes_page
 from variants import DYNAMIC, KINDS, SWITCHES, Variant, changed_code, on_in, variants
 from watch import same_prompts
 
-from patchctl.catalog.chosen_release import on_release
-from patchctl.manifest.distribution import Distribution
 from patchctl.training.recipes.check import features_and_switches
 from patchctl.training.recipes.resolve import bare, resolve
 
@@ -53,10 +53,14 @@ def test_nothing_but_sizes_is_replaced(release: str, key: tuple[str, str]) -> No
     assert set(changed) <= allowed
 
 
+@cache
+def switches_of(release: str, profile: str) -> set[str]:
+    return {switch.name for switch in features_and_switches(on(release), profile)[1]}
+
+
 @of_every_release
 def test_no_switch_of_a_feature_is_replaced(release: str, key: tuple[str, str]) -> None:
-    dist = on_release(Distribution.load(REPO), release, print)
-    switches = {switch.name for switch in features_and_switches(dist, key[0])[1]}
+    switches = switches_of(release, key[0])
     amounts = {"actor_rollout_ref.rollout.data_parallel_size"}  # a switch by its number, which follows the sizes
     known = OF_RELEASE[release]
     changed = {bare(name) for name in replaced(known, shrunk(known, key, {}))}
@@ -214,7 +218,7 @@ def test_the_table_of_switches_has_every_one_that_is_on(key: tuple[str, str]) ->
     run = shrunk(KNOWN, key, {}).run(KNOWN)
     known = {known for switch in SWITCHES.values() for known in switch["keys"]}
     settings = {bare(key) for key in {**run.overrides, **run.environment}}
-    switches = features_and_switches(Distribution.load(REPO), key[0])[1]
+    switches = features_and_switches(distribution(), key[0])[1]
     on = {key for switch in switches for key in settings if f".{switch.name}." in f".{key}."}
     assert on <= known
     assert on_in(run)

@@ -673,7 +673,7 @@ JSON = st.recursive(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(st.sampled_from(sorted(PROBES)), st.one_of(JSON.map(json.dumps), st.text(max_size=80)))
 def test_no_recording_ends_in_a_traceback(name: str, text: str) -> None:
     machine = Machine({**texts(), name: text}, "a folder", NOW, live=False)

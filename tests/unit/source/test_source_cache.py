@@ -78,6 +78,7 @@ def big(tmp_path: Path) -> Repo:
     return make_repo(tmp_path / "big", {f"d{i % 20}/f{i}": os.urandom(20_000) for i in range(150)})
 
 
+@pytest.mark.heavy("kills a fetch at eight times")
 def test_a_git_fetch_that_is_killed_at_any_time_leaves_nothing_half(big: Repo, options: SourceOptions) -> None:
     took = time.monotonic()
     start(options.cache.with_name("timed"), str(big.path), big.commit).wait(timeout=60)
