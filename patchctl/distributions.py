@@ -34,7 +34,7 @@ from patchctl.manifest.default_roots import (
 )
 from patchctl.manifest.distribution import Distribution
 from patchctl.os_errors import as_user_error
-from patchctl.patch.names import path_text, why_refused
+from patchctl.patch.names import GIT_OWN, path_text, why_refused
 from patchctl.source.cache import new_repository
 from patchctl.source.git_form import said_by_git, why_skipped
 from patchctl.source.places import SourcePlace, parse_place
@@ -182,9 +182,13 @@ def _fetch(data: Path, place: SourcePlace, revision: str | None, commit: str, pr
 
 
 def _write_files(repo: Path, tree: str, folder: Path) -> None:
-    """Write the files of a tree, read-only. Links and submodules are left out: no distribution needs them."""
+    """Write the files of a tree, read-only. Links, submodules and git's own files are left out: no distribution needs them."""
     with ObjectReader(repo) as reader:
-        entries = {p: e for p, e in reader.files(tree).items() if e.mode not in (SYMLINK, GITLINK)}
+        entries = {
+            path: entry
+            for path, entry in reader.files(tree).items()
+            if entry.mode not in (SYMLINK, GITLINK) and path.rpartition(b"/")[2] not in GIT_OWN
+        }
         for path, (_, data) in zip(entries, reader.read_many(e.id for e in entries.values()), strict=True):
             if (reason := why_refused(path)) is not None:
                 raise SourceMismatch(f"the repository has a file that is not written: {path_text(path)}: {reason}")

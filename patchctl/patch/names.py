@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 import unicodedata
 
+# Files for git itself: no patch may touch them, but a repository and a source distribution may well have some.
+GIT_OWN = (b".gitattributes", b".gitmodules")
 _ESCAPES = {b"a": 7, b"b": 8, b"t": 9, b"n": 10, b"v": 11, b"f": 12, b"r": 13, b'"': 34, b"\\": 92}
 _OCTAL = re.compile(rb"[0-3][0-7][0-7]")
 _LONGEST_PATH = 4000

@@ -46,6 +46,8 @@ def published(tmp_path_factory: pytest.TempPathFactory) -> Made:
     (made.root / "run.sh").write_text("#!/bin/sh\n")
     (made.root / "run.sh").chmod(0o755)
     (made.root / "link").symlink_to("/etc/passwd")
+    for name in (".gitattributes", "patches/.gitattributes"):  # as our own repository has them
+        (made.root / name).write_text("* -text\n")
     commit(made, "one")
     git(made.root, "tag", "-a", "-m", "one", "v1")
     shutil.move(made.root / "manifests/profiles/plain.yaml", made.root / "manifests/profiles/bare.yaml")
@@ -85,6 +87,7 @@ def test_a_tag_becomes_the_default_and_works_when_the_repository_is_gone(
     root = Path(str(user.root()))
     assert f"distribution: {root}, {moved}@v1, commit {one}" in user.good("--version")
     assert os.access(root / "run.sh", os.X_OK) and not os.path.lexists(root / "link")
+    assert not list(root.rglob(".gitattributes"))
 
 
 def test_without_a_revision_it_is_head_and_an_earlier_one_is_a_commit_away(user: User, published: Made) -> None:
