@@ -69,7 +69,7 @@ def verify(
     digests, only the trees are unpacked, and nothing of the image runs. The trees are compared with the distribution here, not
     the image's. Which of them an interpreter imports is seen in a container alone: `patchctl status --python`.
 
-    Exit code 1 with findings, 2 when it is no image or holds no workspace, 3 when a layer is not what its digest says.
+    Exit code 1 with findings, 2 when it is no image, holds no workspace or is over a limit, 3 when a layer is not what its digest says.
 
     \b
     Examples:
@@ -83,6 +83,7 @@ def verify(
     from patchctl.image.image_archive import ImageFile
     from patchctl.image.verify import verify_image
     from patchctl.scratch import scratch
+    from patchctl.source.config import read_user_config
 
     said = (statement, read_statement(statement, app.trust(statement_signers))) if statement else None
     within = PurePosixPath(workspace) if workspace else None
@@ -101,7 +102,7 @@ def verify(
         else:
             progress.note(f"asking docker and podman for {image}")
             file = engine.save(image, kept)
-        report = verify_image(file, within, app.distribution, progress, said)
+        report = verify_image(file, within, app.distribution, progress, said, read_user_config().images)
     shown = Shown(report, "image.verify", app.found_root, all_rules() if output == "sarif" else {})
     print_findings(app, output, shown, verify_output(report), lambda style: report_text(report, style, quiet=quiet))
     return report.exit_code()

@@ -2,25 +2,41 @@
 system of a container (`docker export`).
 
 Nothing of it is trusted: every blob is compared with its digest, and of the layers only the folders that are asked for are unpacked,
-never through a link and never outside the folder to unpack into.
+never through a link, never outside the folder to unpack into, and up to the limits of the user's configuration.
 """
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import json
 import os
 import shutil
 import tarfile
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import IO, Any
+from typing import IO, Any, Protocol
 
 from patchctl.errors import SourceMismatch, WrongUse
+from patchctl.source.archive import UNPACKED_FREE, raise_limit
+from patchctl.source.types import ImageLimits
 
 _JSON_LIMIT = 16 << 20
+# Python's tarfile holds every extended header before a member, in a chain as deep as its recursion goes.
+_EXTENSION_LIMIT = 256 << 10
+_EXTENSIONS = (
+    tarfile.GNUTYPE_LONGNAME,
+    tarfile.GNUTYPE_LONGLINK,
+    tarfile.XHDTYPE,
+    tarfile.XGLTYPE,
+    tarfile.SOLARIS_XHDTYPE,
+)
+_GLOBALS_LIMIT = 100
+_GZIP = b"\x1f\x8b"
+_DAMAGED = (tarfile.TarError, gzip.BadGzipFile, zlib.error, EOFError)
 _DEPTH = 200
 _CHUNK = 1 << 20
 _COMPRESSED = {b"\x1f\x8b": "gzip", b"\xfd7zXZ": "xz", b"BZh": "bzip2", b"\x28\xb5\x2f\xfd": "zstd"}
@@ -53,9 +69,10 @@ class ImageFile:
 class ImageArchive:
     """An open image. `labels` and `environment` are empty for the root file system of a container whose configuration is not known."""
 
-    def __init__(self, file: ImageFile, archive: tarfile.TarFile) -> None:
-        self._file, self._archive = file, archive
-        self._members = {_path(info.name): info for info in archive if info.isfile()}
+    def __init__(self, file: ImageFile, archive: tarfile.TarFile, limits: ImageLimits) -> None:
+        self._file, self._archive, self._limits = file, archive, limits
+        self._names = self._bytes_written = 0
+        self._members = {_path(info.name): info for info in self._within_names(archive) if info.isfile()}
         held, self._layers = ({}, [_FILES]) if file.config is not None else self._found()
         inner = file.config or held.get("config") or {}
         self.labels: dict[str, str] = dict(inner.get("Labels") or {})
@@ -65,7 +82,8 @@ class ImageArchive:
     def unpack(self, to: Path, folders: Sequence[PurePosixPath]) -> None:
         """Write these folders of the image, absolute paths, below `to`, as the layers make them.
 
-        Raises SourceMismatch for a layer that is not what the image's manifest names, WrongUse for one that cannot be read.
+        Raises SourceMismatch for a layer that is not what the image's manifest names, WrongUse for one that cannot be read or is over
+        a limit.
         """
         with _readable(self._file):
             for number, layer in enumerate(self._layers):
@@ -76,10 +94,12 @@ class ImageArchive:
         for info, data in self._entries(layer):
             path = _path(info.name)
             name = path[-1] if path else ""
-            if name == _OPAQUE:
-                gone.append((path[:-1], True))
-            elif name.startswith(_WHITEOUT):
-                gone.append(((*path[:-1], _named(name.removeprefix(_WHITEOUT))), False))
+            if name.startswith(_WHITEOUT):
+                above = path[:-1]
+                hidden = above if name == _OPAQUE else (*above, _named(name.removeprefix(_WHITEOUT)))
+                if any(hidden[: len(one)] == one or one[: len(hidden)] == hidden for one in wanted):
+                    self._count(1, 0)
+                    gone.append((hidden, name == _OPAQUE))
             elif any(path[: len(one)] == one for one in wanted):
                 gone += [] if self._put(staged, path, info, data) else [(path, False)]
             elif any(one[: len(path)] == path for one in wanted) and not info.isdir():
@@ -154,16 +174,48 @@ class ImageArchive:
             for info in self._archive:
                 yield info, self._archive.extractfile(info) if info.isfile() else None
             return
-        stream = _Hashed(self._stream(self._member(layer.member)))
+        packed = self._member(layer.member)
+        stream = _Hashed(self._stream(packed))
         try:
-            with tarfile.open(fileobj=stream, mode="r|*") as inner:  # type: ignore[call-overload]
+            unpacked = self._unpacked(packed, stream)
+            with tarfile.open(fileobj=unpacked, mode="r|", tarinfo=_Entry) as inner:  # type: ignore[call-overload]
                 for one in inner:
+                    inner.members.clear()  # it keeps every header it read
                     yield one, inner.extractfile(one) if one.isfile() else None
-        except tarfile.ReadError as error:
+        except _DAMAGED as error:
             hint = "layers have to be plain tar or gzip; save the image again with `docker save` or `--compression-format gzip`"
             raise self._wrong(f"the layer {layer.member!r:.100} cannot be read: {error}", hint) from error
         if stream.whole() != layer.sha256:
             raise self._mismatch(layer.member)
+
+    def _unpacked(self, packed: tarfile.TarInfo, stream: _Stream) -> _Stream:
+        """The bytes of a layer's tar archive, at most `ratio` times the packed ones."""
+        if self._stream(packed).read(len(_GZIP)) != _GZIP:
+            return stream
+        ratio = self._limits.ratio
+        what = f"{packed.name!r:.100} unpacks to more than {ratio} times its {packed.size} bytes"
+        return _Bounded(
+            gzip.GzipFile(fileobj=stream, mode="rb"),  # type: ignore[call-overload]
+            max(UNPACKED_FREE, ratio * packed.size),
+            self._over("ratio", what),
+        )
+
+    def _within_names(self, archive: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
+        for number, info in enumerate(archive):
+            if number >= self._limits.names:
+                raise self._over("names", f"it has more than {self._limits.names} names")
+            yield info
+
+    def _count(self, names: int, size: int) -> None:
+        """Note what is about to be written. Raises WrongUse where that is more than the limits."""
+        self._names, self._bytes_written = self._names + names, self._bytes_written + size
+        if self._names > self._limits.names:
+            raise self._over("names", f"its trees have more than {self._limits.names} names")
+        if self._bytes_written > self._limits.unpacked_mib << 20:
+            raise self._over("unpacked_mib", f"its trees unpack to more than {self._limits.unpacked_mib} MiB")
+
+    def _over(self, limit: str, what: str) -> WrongUse:
+        return WrongUse(what, where=self._file.name, hint=raise_limit("images", limit))
 
     def _put(self, staged: Path, path: _Parts, info: tarfile.TarInfo, data: IO[bytes] | None) -> bool:
         """Write an entry of a layer. False for what no tree has, which is then missing: devices, pipes, and links out of the image."""
@@ -172,10 +224,10 @@ class ImageArchive:
         if info.issparse():  # a few bytes could stand for any number of them
             raise self._wrong(f"/{'/'.join(path)!r:.100} is a sparse file")
         target = staged.joinpath(*path)
-        _make_folder(staged, path[:-1])
+        self._count(_make_folder(staged, path if info.isdir() else path[:-1]), 0)
         if info.isdir():
-            _make_folder(staged, path)
             return True
+        self._count(1, info.size)
         _remove(target)
         if info.issym():
             if within := _stays_within(path, info.linkname):
@@ -187,7 +239,9 @@ class ImageArchive:
             )
             if other is None:
                 raise self._wrong(f"/{'/'.join(path)} is a hard link to a file elsewhere")
-            shutil.copy2(other.joinpath(*_path(info.linkname)), target, follow_symlinks=False)
+            copied = other.joinpath(*_path(info.linkname))
+            self._count(0, copied.stat().st_size)
+            shutil.copy2(copied, target, follow_symlinks=False)
             return True
         if data is None:
             return False
@@ -210,8 +264,8 @@ _HINT = "`docker save IMAGE --output FILE`, `buildah push IMAGE oci-archive:FILE
 
 
 @contextmanager
-def open_image(file: ImageFile) -> Iterator[ImageArchive]:
-    """Open an image. Raises WrongUse if the file is none, SourceMismatch if a part is not what its digest says."""
+def open_image(file: ImageFile, limits: ImageLimits) -> Iterator[ImageArchive]:
+    """Open an image. Raises WrongUse if the file is none or over a limit, SourceMismatch if a part is not what its digest says."""
     if not file.path.exists():
         raise WrongUse("there is no such file", where=file.name, hint=_HINT)
     if not file.path.is_file():
@@ -224,7 +278,7 @@ def open_image(file: ImageFile) -> Iterator[ImageArchive]:
             raise WrongUse(f"the image is compressed with {program}", where=file.name, hint=hint)
     with ExitStack() as held:
         with _readable(file):
-            image = ImageArchive(file, held.enter_context(tarfile.open(file.path, "r:")))
+            image = ImageArchive(file, held.enter_context(tarfile.open(file.path, "r:", tarinfo=_Entry)), limits)
         yield image
 
 
@@ -233,15 +287,60 @@ def _readable(file: ImageFile) -> Iterator[None]:
     """What is wrong with an archive, as one error."""
     try:
         yield
-    except (tarfile.ReadError, ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError) as error:
+    except (*_DAMAGED, ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError) as error:
         what = f"not an image that can be read: {type(error).__name__}: {error}"
         raise WrongUse(what, where=file.name, hint=_HINT) from error
+
+
+class _Entry(tarfile.TarInfo):
+    """A header, refused where Python's tarfile would read it with memory or time without bound: its own words for what to override."""
+
+    def _proc_member(self, archive: tarfile.TarFile) -> tarfile.TarInfo:
+        if self.type in _EXTENSIONS and self.size > _EXTENSION_LIMIT:
+            raise tarfile.ReadError(f"an extended header announces {self.size} bytes; the limit is {_EXTENSION_LIMIT}")
+        if len(archive.pax_headers) > _GLOBALS_LIMIT:
+            raise tarfile.ReadError(f"more than {_GLOBALS_LIMIT} global headers")
+        if self.type == tarfile.GNUTYPE_SPARSE:
+            raise self._sparse()
+        found: tarfile.TarInfo = super()._proc_member(archive)  # type: ignore[misc]
+        return found
+
+    def _block(self, count: int) -> int:
+        if count < 0:  # CVE-2025-8194: older Pythons go back and never end
+            raise tarfile.ReadError("a negative size")
+        blocks: int = super()._block(count)  # type: ignore[misc]
+        return blocks
+
+    def _proc_gnusparse_10(self, *_: object) -> None:
+        raise self._sparse()
+
+    def _sparse(self) -> tarfile.ReadError:
+        """Its map has no end that is known before, and a few bytes of it could stand for any number."""
+        return tarfile.ReadError(f"{self.name!r:.100} is a sparse file")
+
+
+class _Stream(Protocol):
+    def read(self, size: int = -1, /) -> bytes: ...
+
+
+class _Bounded:
+    """A stream that ends with an error once more than `most` bytes were read of it."""
+
+    def __init__(self, stream: _Stream, most: int, over: WrongUse) -> None:
+        self._stream, self._left, self._over = stream, most, over
+
+    def read(self, size: int = -1) -> bytes:
+        data = self._stream.read(size)
+        self._left -= len(data)
+        if self._left < 0:
+            raise self._over
+        return data
 
 
 class _Hashed:
     """A stream that hashes what is read of it."""
 
-    def __init__(self, stream: IO[bytes]) -> None:
+    def __init__(self, stream: _Stream) -> None:
         self._stream, self._digest = stream, hashlib.sha256()
 
     def read(self, size: int = -1) -> bytes:
@@ -294,14 +393,18 @@ def _merge(staged: Path, to: Path) -> None:
     staged.rmdir()
 
 
-def _make_folder(staged: Path, path: _Parts) -> None:
-    """Create a folder below `staged`; a layer may name a file before its folder, and write nothing through a link."""
+def _make_folder(staged: Path, path: _Parts) -> int:
+    """Create a folder below `staged`; a layer may name a file before its folder, and write nothing through a link. Return how many were made."""
     staged.mkdir(exist_ok=True)
+    made = 0
     for part in path:
         staged /= part
         if staged.is_symlink() or (staged.exists() and not staged.is_dir()):
             staged.unlink()
-        staged.mkdir(exist_ok=True)
+        if not staged.exists():
+            staged.mkdir()
+            made += 1
+    return made
 
 
 def _stays_within(path: _Parts, link: str) -> bool:

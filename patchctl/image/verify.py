@@ -13,6 +13,7 @@ from patchctl.findings import Finding, Report
 from patchctl.image.image_archive import ImageFile, open_image
 from patchctl.manifest.distribution import Distribution
 from patchctl.scratch import scratch
+from patchctl.source.types import ImageLimits
 from patchctl.terminal.progress import Progress
 from patchctl.terminal.text import one_line
 from patchctl.workspace.state import WorkspaceState, in_profile, load_state
@@ -26,12 +27,13 @@ def verify_image(
     dist: Distribution | None,
     progress: Progress,
     statement: tuple[Path, bytes] | None = None,
+    limits: ImageLimits | None = None,
 ) -> Report:
     """Check every tree of an image, and that its labels, and a statement, name these trees. Runs nothing of the image.
 
     Raises what `open_image` and `verify_workspace` raise, and WrongUse for an image without a workspace.
     """
-    with open_image(file) as image, scratch("patchctl-image-") as root:
+    with open_image(file, limits or ImageLimits()) as image, scratch("patchctl-image-") as root:
         at = _inside(workspace or PurePosixPath(image.environment.get("PATCHCTL_WORKSPACE", _DEFAULT)), "the workspace")
         progress.note(f"reading {PurePosixPath(file.name).name}")
         image.unpack(root, [at])

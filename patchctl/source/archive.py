@@ -21,7 +21,7 @@ from typing import Protocol
 from patchctl.errors import SourceMismatch
 from patchctl.git.objects import EXECUTABLE, REGULAR, TreeBuilder, TreeEntry, object_id
 from patchctl.language import message
-from patchctl.patch.names import collision_key, why_refused
+from patchctl.patch.names import GIT_OWN, collision_key, why_refused
 from patchctl.source.cache import REFRESH
 from patchctl.source.types import ArchiveLimits
 from patchctl.terminal.text import visible_line
@@ -30,8 +30,6 @@ NAME_LIMIT = 1024
 # The ratio limit starts here: a small archive of small files compresses better than a large one.
 UNPACKED_FREE = 64 << 20
 _PINNED = "the pinned archive is not one that patchctl accepts: check the pin in the stack's manifest"
-# Patches may not touch these, but a source distribution has upstream's own.
-_GIT_OWN = (b".gitattributes", b".gitmodules")
 _PIECE = 1 << 16
 _CHUNK = 1 << 20
 _MIB = 1 << 20
@@ -81,7 +79,7 @@ def read_archive(archive: Path, sha256: str, limits: ArchiveLimits | None = None
         raise SourceMismatch(
             message("the archive is larger than {largest} bytes", largest=largest),
             where=str(archive),
-            hint=_raised("packed_mib"),
+            hint=raise_limit("archives", "packed_mib"),
         )
     found = hashlib.sha256(content).hexdigest()
     if found != sha256:
@@ -99,13 +97,17 @@ def _files(archive: Path, content: bytes, limits: ArchiveLimits) -> Iterator[Arc
     except BadArchive as fault:
         named = f"member {visible_line(fault.member.decode('utf-8', 'backslashreplace'))}: " if fault.member else ""
         raise SourceMismatch(
-            f"{named}{fault.reason}", where=str(archive), hint=_raised(fault.limit) if fault.limit else _PINNED
+            f"{named}{fault.reason}",
+            where=str(archive),
+            hint=raise_limit("archives", fault.limit) if fault.limit else _PINNED,
         ) from fault
 
 
-def _raised(limit: str) -> str:
+def raise_limit(section: str, limit: str) -> str:
+    """Return the hint of an archive over a limit that the user's configuration has in this section."""
     return message(
-        "if the archive is fine, raise the limit: `archives: {{{limit}: N}}` in the user configuration (docs/hostile-input.md)",
+        "if the archive is fine, raise the limit: `{section}: {{{limit}: N}}` in the user configuration (docs/hostile-input.md)",
+        section=section,
         limit=limit,
     )
 
@@ -240,7 +242,7 @@ class _Names:
         if len(name) > NAME_LIMIT:
             raise BadArchive(f"its name is longer than {NAME_LIMIT} bytes", name[:100])
         parts = name.split(b"/")
-        reason = why_refused(b"/".join(p for p in parts if p not in _GIT_OWN) or parts[0])
+        reason = why_refused(b"/".join(p for p in parts if p not in GIT_OWN) or parts[0])
         if reason:
             raise BadArchive(reason, name)
         if self._top is None:

@@ -8,6 +8,7 @@ bundles:
   signatures: require
   allowed_signers: ~/.config/patchctl/allowed_signers
 archives: {unpacked_mib: 4096}
+images: {unpacked_mib: 16384}
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from patchctl.errors import BadManifest, WrongUse
 from patchctl.manifest.types import Name, Written
-from patchctl.source.types import ArchiveLimits
+from patchctl.source.types import ArchiveLimits, ImageLimits
 
 if TYPE_CHECKING:
     from patchctl.manifest.load import Positions
@@ -43,13 +44,14 @@ class UserConfig:
     """The configuration file.
 
     `mirrors` maps an upstream to addresses or absolute paths, tried before the manifest's remotes; `archives` limits
-    source distributions.
+    source distributions, and `images` what `image verify` reads.
     """
 
     mirrors: dict[Name, list[str]] = field(default_factory=dict)
     cache: str | None = None
     bundles: BundlePolicy = field(default_factory=BundlePolicy)
     archives: ArchiveLimits = field(default_factory=ArchiveLimits)
+    images: ImageLimits = field(default_factory=ImageLimits)
 
 
 def config_path(environment: Mapping[str, str] = os.environ) -> Path:
@@ -116,8 +118,9 @@ def _check(config: UserConfig, positions: Positions) -> None:
     if bundles.signatures != "off" and not bundles.allowed_signers:
         what = f"{bundles.signatures} needs allowed_signers, the file of trusted signers"
         problems.append(positions.problem(("bundles", "signatures"), what))
-    for name, limit in asdict(config.archives).items():
-        if limit < 1:
-            problems.append(positions.problem(("archives", name), "a limit must be a positive integer"))
+    for section, limits in (("archives", config.archives), ("images", config.images)):
+        for name, limit in asdict(limits).items():
+            if limit < 1:
+                problems.append(positions.problem((section, name), "a limit must be a positive integer"))
     if problems:
         raise InvalidManifest(problems)

@@ -357,6 +357,15 @@ def test_a_layer_that_no_engine_writes_is_one_error_and_leaves_nothing(
     assert not any(temporary.iterdir())
 
 
+def test_a_limit_is_the_users(applied: Applied, tmp_path: Path) -> None:
+    image = oci(tmp_path / "image.tar", [applied.layer, layer(("opt/patched/zeros", bytes(3 << 20)))], applied.labels)
+    config = tmp_path / "config.yaml"
+    for limit, code, said in ((2, 2, "images: {unpacked_mib: N}"), (16, 0, "")):
+        config.write_text(f"images: {{unpacked_mib: {limit}}}\n")
+        done = applied.made.patchctl("image", "verify", str(image), env={"PATCHCTL_CONFIG": str(config)})
+        assert done.returncode == code and said in done.stderr, done.stdout + done.stderr
+
+
 def test_a_compressed_image_and_a_pipe_are_named_with_what_reads_them(applied: Applied, tmp_path: Path) -> None:
     image = docker(tmp_path / "image.tar", [applied.layer])
     compressed = tmp_path / "image.tar.gz"

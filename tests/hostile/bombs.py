@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import random
 import struct
 import zlib
@@ -113,6 +115,21 @@ def write_gzip(path: Path, pieces: Iterable[bytes], level: int = 6) -> Path:
         for piece in pieces:
             out.write(pack.compress(piece))
         out.write(pack.flush())
+    return path
+
+
+def image_of(path: Path, *layers: bytes) -> Path:
+    """An image as `docker save` writes it, of these layers, gzipped or not."""
+    named = {f"{number}/layer.tar": one for number, one in enumerate(layers)}
+    digests = [f"sha256:{hashlib.sha256(one).hexdigest()}" for one in layers]
+    files = {
+        "manifest.json": json.dumps([{"Config": "config.json", "Layers": [*named]}]).encode(),
+        "config.json": json.dumps({"rootfs": {"diff_ids": digests}}).encode(),
+    } | named
+    with path.open("wb") as out:
+        for name, data in files.items():
+            out.writelines(member(name.encode(), len(data), [data]))
+        out.write(end())
     return path
 
 

@@ -22,7 +22,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 
 import bombs
-from bombs import MIB, write_crowded_zip, write_gzip, write_zip
+from bombs import MIB, image_of, write_crowded_zip, write_gzip, write_zip
 
 BOUND_MIB = 768
 """What a run may take at most with the limits as they are: 256 packed, four times a file of 64, names and the tool itself."""
@@ -64,6 +64,23 @@ except PatchctlError as error:
     print(f"{error.code} {error.what}")
 """
 
+# argv: an image, and a folder to unpack into. What `image verify` does with it first.
+IMAGE_RUNNER = """
+import sys
+from pathlib import Path, PurePosixPath
+from patchctl.errors import PatchctlError
+from patchctl.image.image_archive import ImageFile, open_image
+from patchctl.source.types import ImageLimits
+to = Path(sys.argv[2])
+to.mkdir()
+try:
+    with open_image(ImageFile(Path(sys.argv[1]), "image.tar"), ImageLimits()) as image:
+        image.unpack(to, [PurePosixPath("/opt/patched")])
+    print("taken")
+except PatchctlError as error:
+    print(f"{error.code} {error.what}")
+"""
+
 
 @dataclass(frozen=True)
 class Bomb:
@@ -88,6 +105,10 @@ def _patch(path: Path, line: Iterable[bytes]) -> Path:
 
 def _gz(pieces: Callable[[], object]) -> Callable[[Path], Path]:
     return lambda path: write_gzip(path, pieces())  # type: ignore[arg-type]
+
+
+def _image(pieces: Callable[[], Iterable[bytes]]) -> Callable[[Path], Path]:
+    return lambda path: image_of(path, write_gzip(path, pieces()).read_bytes())
 
 
 BOMBS = {
@@ -123,11 +144,33 @@ BOMBS = {
     "zeros_of_5_gib": Bomb(
         _gz(lambda: bombs.zero_files(5120)), "3 it unpacks to more than 100 times", "5 GiB of zeros", slow=True
     ),
+    "image_of_zeros": Bomb(
+        _image(lambda: bombs.member(b"opt/patched/f", 512 * MIB, bombs.zeros(512 * MIB))),
+        "2 '0/layer.tar' unpacks to more than 100 times",
+        "an image's layer of 512 MiB of zeros",
+        runner=IMAGE_RUNNER,
+    ),
+    "image_with_a_name_of_512_mib": Bomb(
+        _image(lambda: bombs.member(b"name", 512 * MIB, bombs.zeros(512 * MIB), b"L")),
+        "2 .*an extended header announces",
+        "a layer with a name of 512 MiB",
+        runner=IMAGE_RUNNER,
+    ),
+    "image_of_many_names": Bomb(
+        _image(lambda: bombs.many_files(600_000)),
+        "taken",
+        "a layer of 600,000 files elsewhere",
+        slow=True,
+        runner=IMAGE_RUNNER,
+    ),
     "noise": Bomb(
         _gz(lambda: bombs.noise_files(3, 63)), "taken", "189 MiB that do not pack, in files of 63 MiB", slow=True
     ),
     "as_many_files_as_may_be": Bomb(_gz(lambda: bombs.many_files(99_000)), "taken", "99,000 files", slow=True),
 }
+
+
+FAMILIES = {RUNNER: "Archives", PATCH_RUNNER: "Parser bombs", IMAGE_RUNNER: "Images"}
 
 
 def exploded(bomb: Bomb, folder: Path) -> tuple[str, int, float, int]:
@@ -145,7 +188,7 @@ def exploded(bomb: Bomb, folder: Path) -> tuple[str, int, float, int]:
 
 
 def _case(name: str, bomb: Bomb) -> Any:
-    family = pytest.mark.family("Archives" if bomb.runner is RUNNER else "Parser bombs")
+    family = pytest.mark.family(FAMILIES[bomb.runner])
     return pytest.param(name, marks=[family, pytest.mark.slow] if bomb.slow else [family])
 
 

@@ -55,6 +55,7 @@ def test_the_policy_of_bundles_is_read(tmp_path: Path) -> None:
         ("archives:\n  names: many\n", 2, "an integer"),
         ("archives:\n  names: 10\n  ratio: 0\n", 3, "positive"),
         ("archives:\n  names: true\n", 2, "an integer"),
+        ("images:\n  names: 0\n", 2, "positive"),
     ],
 )
 def test_every_fault_has_its_line(tmp_path: Path, text: str, line: int, said: str) -> None:
