@@ -23,8 +23,8 @@ _NOT_IN_ANCHOR = re.compile(r"[^\w\- ]")
 def pages_of(root: Path) -> Iterator[Path]:
     """Every page of a distribution: the READMEs, docs/ and examples/."""
     yield from sorted(root.glob("README*.md"))
-    for folder in ("docs", "examples"):
-        yield from sorted((root / folder).rglob("*.md"))
+    yield from sorted((root / "docs").rglob("*.md"))
+    yield from sorted((root / "examples").glob("*.md"))  # examples/stations has init's
 
 
 def links(text: str) -> Iterator[str]:

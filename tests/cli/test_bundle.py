@@ -498,9 +498,8 @@ def test_what_is_no_bundle(tmp_path: Path, made: Made) -> None:
 def test_the_example_distribution_from_its_bundle_alone(tmp_path: Path, closed_port: int) -> None:
     (tmp_path / "made").mkdir()
     example = Example(tmp_path / "made")
-    example.good("python make_sources.py")
-    mirrors = "--mirror weather=sources/weather --mirror units=sources/units"
-    example.good(f"patchctl bundle create --profile harbour {mirrors} --out {tmp_path}/harbour.tar")
+    example.good("python make.py")
+    example.good(f"patchctl --root stations bundle create --profile harbour --out {tmp_path}/harbour.tar")
     shutil.rmtree(tmp_path / "made")
     behind = Behind(tmp_path / "home", closed_port, without_network())
     bundle = ("--bundle", str(tmp_path / "harbour.tar"))

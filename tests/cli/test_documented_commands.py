@@ -115,7 +115,7 @@ PARSED = {
     r"pin .*--source sdist|lock --requirements": "asks a package index",
     r"preflight (?!.*--machine)": "looks over this machine, 3 s each: test_preflight.py; below, that its recipe is there",
     r"init |.*\b(?:slime|sglang|f1_choice_a|empty_stop_refused)\b": "is of another upstream, or begins one: test_init.py",
-    r".*\b(?:garden|harbour|weather)\b": "is of the example: test_example.py",
+    r".*\b(?:garden|harbour|weather|units)\b": "is of the example: test_example.py",
 }
 # They read, and are about what the twin has not: all features, and training.
 ON_THE_REAL_ONE = ("list", "show", "recipe", "requirements", "sbom", "preflight")
