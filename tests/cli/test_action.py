@@ -1,4 +1,5 @@
-"""`action.yml`: its steps run by bash as GitHub's runner would, on a small distribution; and the project's own workflow."""
+"""`action.yml`: its steps run by bash as GitHub's runner would, on a small distribution; the jobs that docs/ci.md shows for GitLab and
+Jenkins, in the same way; and the project's own workflow."""
 
 from __future__ import annotations
 
@@ -35,28 +36,37 @@ class Runner:
     env: Env
     folder: Path
 
+    def environment(self) -> dict[str, str]:
+        env = {k: v for k, v in os.environ.items() if not k.startswith(("PATCHCTL_", "XDG_", "PYTHON", "VIRTUAL_ENV"))}
+        return env | {"PATH": f"{self.env.folder / 'bin'}:{env['PATH']}", "XDG_CACHE_HOME": str(self.folder / "cache")}
+
+    def bash(self, text: str, env: dict[str, str]) -> tuple[int, str]:
+        script = self.folder / "step.sh"
+        script.write_text(text)
+        done = subprocess.run(
+            ["bash", "--noprofile", "--norc", "-eo", "pipefail", str(script)], env=env, cwd=self.made.root,
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=900, check=False,
+        )  # fmt: skip
+        return done.returncode, done.stdout
+
     def action(self, **given: str) -> tuple[int, str, dict[str, str]]:
         """The exit code, what is printed, and the outputs."""
         inputs = {name: one["default"] for name, one in ACTION["inputs"].items()} | given
         known = {f"inputs.{name}": value for name, value in inputs.items()} | {"runner.temp": str(self.folder / "temp")}
         outputs = self.folder / "outputs"
         outputs.write_text("")
-        env = {k: v for k, v in os.environ.items() if not k.startswith(("PATCHCTL_", "XDG_", "PYTHON", "VIRTUAL_ENV"))}
-        env |= {"PATH": f"{self.env.folder / 'bin'}:{env['PATH']}", "GITHUB_OUTPUT": str(outputs)}
-        env |= {"GITHUB_ACTION_PATH": str(REPO), "XDG_CACHE_HOME": str(self.folder / "cache")}
+        temp = self.folder / "temp"
+        temp.mkdir(exist_ok=True)
+        env = self.environment() | {"GITHUB_OUTPUT": str(outputs), "GITHUB_ACTION_PATH": str(REPO)}
+        env |= {"GITHUB_STEP_SUMMARY": str(self.folder / "summary"), "RUNNER_TEMP": str(temp)}
         text, code = "", 0
         for step in (step for step in STEPS if "run" in step):
             own = {
                 name: EXPRESSION.sub(lambda found: known[found[1]], value)
                 for name, value in step.get("env", {}).items()
             }
-            script = self.folder / "step.sh"
-            script.write_text(step["run"])
-            done = subprocess.run(
-                ["bash", "--noprofile", "--norc", "-eo", "pipefail", str(script)], env=env | own, cwd=self.made.root,
-                stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=900, check=False,
-            )  # fmt: skip
-            text, code = text + done.stdout, done.returncode
+            code, said = self.bash(step["run"], env | own)
+            text += said
             if code:
                 break
         return code, text, dict(line.split("=", 1) for line in outputs.read_text().splitlines())
@@ -94,6 +104,40 @@ def test_the_action(runner: Runner) -> None:
     assert f"::error file={file},line=4,title=subject-form::" in text and "tip" not in text
     (run,) = json.loads((runner.made.root / "found.sarif").read_text())["runs"]
     assert "subject-form" in {one["ruleId"] for one in run["results"]}
+
+
+@pytest.mark.heavy("builds and installs patchctl with its dependencies")
+def test_drift_is_in_the_summary(runner: Runner) -> None:
+    """Of a job in the morning, and it fails nothing."""
+    code, text, outputs = runner.action(static="true", drift="true")
+    summary = (runner.folder / "summary").read_text()
+    assert (code, outputs) == (0, {"exit-code": "0"}) and "greeter" in summary, text + summary
+
+
+def shown(start: str) -> str:
+    """The job of docs/ci.md that begins with this line."""
+    return re.findall(rf"(?s)```\n({re.escape(start)}.*?)```", (REPO / "docs/ci.md").read_text(encoding="utf-8"))[-1]
+
+
+@pytest.mark.heavy("builds and installs patchctl with its dependencies")
+@pytest.mark.parametrize(
+    ("lines", "report"),
+    [
+        (yaml.safe_load(shown("patches:"))["patches"]["script"], "quality.json"),
+        (re.findall(r"sh '(.*)'", shown("pipeline {")), "verify.xml"),
+    ],
+    ids=["GitLab", "Jenkins"],
+)
+def test_the_jobs_of_other_systems(runner: Runner, lines: list[str], report: str) -> None:
+    """Each command by itself, as both do; patchctl from here in place of the address."""
+    assert sum('"git+URL@TAG"' in line for line in lines) == 1
+    for fault in (False, True):
+        if fault:
+            runner.made.edit(runner.made.patch("typo"), "the greeting right", "the greeting right.")
+        for line in lines:
+            code, text = runner.bash(line.replace("git+URL@TAG", str(REPO)), runner.environment())
+            assert code == (fault and line == lines[-1]), text
+        assert ("subject-form" in (runner.made.root / report).read_text()) == fault
 
 
 def test_inputs_reach_the_shell_as_variables_alone() -> None:
