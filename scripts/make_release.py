@@ -70,20 +70,26 @@ def main() -> None:
 
 
 def check_texts(homepage: str) -> None:
-    """The version is the newest release's, the changelog has it with its date, and the metadata has an address."""
+    """The version is the newest release's, the changelog has it with its date and nothing above it, and the metadata has an address."""
     newest = next(iter(Distribution.load(ROOT).releases))
     if not __version__.startswith(newest):
         refuse(
             f"the version is {__version__}, and the newest release {newest}", "set __version__ in patchctl/__init__.py"
         )
     heading = rf"^## {re.escape(__version__)} - \d{{4}}-\d\d-\d\d$"
-    if not re.search(heading, (ROOT / CHANGES).read_text(encoding="utf-8"), re.MULTILINE):
+    changes = (ROOT / CHANGES).read_text(encoding="utf-8")
+    if not re.search(heading, changes, re.MULTILINE):
         refuse(f"{CHANGES} has no heading `## {__version__} - YEAR-MONTH-DAY`", "move what is below Unreleased there")
     if homepage != "none" and "[project.urls]" not in (ROOT / "pyproject.toml").read_text(encoding="utf-8"):
         refuse(
             "pyproject.toml has no [project.urls]: where is the project hosted?",
             'add `Repository = "URL"` there, or run make release HOMEPAGE=none',
         )
+    if re.search(r"^## Unreleased\n+(?!## )\S", changes, re.MULTILINE):
+        what, hint = f"{CHANGES} has entries below Unreleased, which are in this release", f"move them to {__version__}"
+        if homepage != "none":
+            refuse(what, hint)
+        print(f"note: {what}: {hint}", file=sys.stderr)
 
 
 def checked_out() -> tuple[str, str]:

@@ -50,6 +50,21 @@ def test_the_changelog_has_the_version(clone: Path) -> None:
     assert f"CHANGELOG.md has no heading `## {__version__} - " in refused(clone, "--homepage", "none")
 
 
+def test_what_is_unreleased_has_no_version(clone: Path) -> None:
+    """Its notes would not say what is in it. A rehearsal without an address says so and goes on."""
+    edit(
+        clone / "pyproject.toml", "[project.scripts]", '[project.urls]\nRepository = "https://host"\n[project.scripts]'
+    )
+    edit(clone / "CHANGELOG.md", f"## {__version__} - ", f"- Something.\n\n## {__version__} - ")
+    text = (clone / "CHANGELOG.md").read_text(encoding="utf-8")
+    (clone / "CHANGELOG.md").write_text(
+        re.sub(r"(?s)## Unreleased.*?- Something", "## Unreleased\n\n- Something", text)
+    )
+    assert "CHANGELOG.md has entries below Unreleased" in refused(clone)
+    edit(clone / "CHANGELOG.md", "- Something.\n\n", "")
+    assert "changes that are not committed" in refused(clone)
+
+
 def test_the_version_is_the_newest_releases(clone: Path) -> None:
     edit(clone / "patchctl/__init__.py", __version__, "1.0")
     assert "the version is 1.0, and the newest release" in refused(clone, "--homepage", "none")

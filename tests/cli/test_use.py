@@ -9,7 +9,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from distribution import GIT_ENV, Made, git, make_distribution, run_patchctl
+from distribution import GIT_ENV, REPO, Made, git, make_distribution, run_patchctl
 
 from patchctl.distributions import split_revision
 
@@ -88,6 +88,14 @@ def test_a_tag_becomes_the_default_and_works_when_the_repository_is_gone(
     assert f"distribution: {root}, {moved}@v1, commit {one}" in user.good("--version")
     assert os.access(root / "run.sh", os.X_OK) and not os.path.lexists(root / "link")
     assert not list(root.rglob(".gitattributes"))
+
+
+def test_this_repository_is_one(user: User) -> None:
+    if not (REPO / ".git").exists() or git(REPO, "rev-parse", "--is-shallow-repository").strip() == "true":
+        pytest.skip("not a whole clone of git")
+    head = git(REPO, "rev-parse", "HEAD").strip()
+    user.good("use", f"{REPO.as_uri()}@{head}")
+    assert "verl" in user.good("list", "profiles")
 
 
 def test_without_a_revision_it_is_head_and_an_earlier_one_is_a_commit_away(user: User, published: Made) -> None:
