@@ -293,7 +293,7 @@ def _readable(file: ImageFile) -> Iterator[None]:
 
 
 class _Entry(tarfile.TarInfo):
-    """A header, refused where Python's tarfile would read it with memory or time without bound: its own words for what to override."""
+    """A header. Refuses those on which tarfile spends memory or time without bound; `_proc_member` is what it offers to override."""
 
     def _proc_member(self, archive: tarfile.TarFile) -> tarfile.TarInfo:
         if self.type in _EXTENSIONS and self.size > _EXTENSION_LIMIT:
