@@ -178,26 +178,28 @@ def of_machine(finding: Finding, error: str) -> tuple[str, str, str, str, str | 
 _FEW = 3
 
 
-def report_text(report: Report, style: Style, *, quiet: bool = False) -> Iterator[str]:
-    """Yield findings by file, then what was not checked and the places tried, then a summary."""
-    for file, found in groupby(report.sorted(), key=lambda f: f.file):
+def report_text(report: Report, style: Style, *, quiet: bool = False, verbose: bool = False) -> Iterator[str]:
+    """Yield a summary, findings by file, those with errors first, then what was not checked and the places tried."""
+    if not quiet:
+        yield summary(report, style)
+    wrong = {finding.file for finding in report.errors}
+    for file, found in groupby(sorted(report.sorted(), key=lambda f: f.file not in wrong), key=lambda f: f.file):
         # CI runners read a line that starts with :: or ##[ as a command.
         shown = visible_line(file)
         yield style(f"./{shown}" if shown.startswith((":", "#")) else shown, bold=True)
         yield from (_finding_text(finding, style) for finding in found)
-    if quiet:
-        return
-    yield from (f"{style.note('not checked')}: {line}" for line in _not_checked(report))
-    yield summary(report, style)
+    if not quiet:
+        few = len(report.not_checked) if verbose else _FEW
+        yield from (f"{style.note('not checked')}: {line}" for line in _not_checked(report, few, "-v"))
 
 
-def _not_checked(report: Report) -> list[str]:
-    """What was not checked and the places tried; of more than a few the places of the first alone, in one line."""
+def _not_checked(report: Report, few: int = _FEW, told_by: str = "--json") -> list[str]:
+    """What was not checked and the places tried; of more than `few` the places of the first alone, in one line."""
     missing = report.not_checked
-    if len(missing) <= _FEW:
+    if len(missing) <= few:
         return [f"{visible_line(one.what)}: {places(one.tried)}" for one in missing]
     names = ", ".join(visible_line(one.what) for one in missing)
-    return [f"{len(missing)}, as --json tells in full: {names}; tried for the first: {places(missing[0].tried)}"]
+    return [f"{len(missing)}, as {told_by} tells in full: {names}; tried for the first: {places(missing[0].tried)}"]
 
 
 def _finding_text(finding: Finding, style: Style) -> str:
@@ -212,7 +214,7 @@ def places(tried: Sequence[Tried]) -> str:
 
 
 def summary(report: Report, style: Style) -> str:
-    """Return the last line: how much was checked, found, and not checked."""
+    """Return the first line: how much was checked, found, and not checked."""
     errors, notes = len(report.errors), len(report.findings) - len(report.errors)
     checked = ", ".join(_counted(n, what) for what, n in sorted(report.counts.items())) or "manifests only"
     found = style.bad(counted(errors, "error")) if errors else style.good("no errors")
@@ -228,11 +230,16 @@ def _counted(number: int, what: str) -> str:
 
 
 def machine_text(
-    findings: Sequence[Finding], areas: Mapping[str, str], words: Mapping[str, str], style: Style
+    findings: Sequence[Finding],
+    areas: Mapping[str, str],
+    words: Mapping[str, str],
+    style: Style,
+    beside: Sequence[Finding] = (),
 ) -> Iterator[str]:
-    """Yield one line per finding by area (name to title), with what to do below it. `words` translates levels."""
+    """Yield one line per finding by area (name to title), with what to do below it. `words` translates levels; columns are as wide
+    as those of `beside`, which are printed elsewhere."""
     shown = {level: translated(word) for level, word in words.items()}
-    wide, width = max(map(columns, shown.values())), min(_LONGEST_NAME, max(len(f.name) for f in findings))
+    wide, width = max(map(columns, shown.values())), min(_LONGEST_NAME, max(len(f.name) for f in [*findings, *beside]))
     for area, title in areas.items():
         rows = [f for f in findings if f.rule == area]
         if rows:

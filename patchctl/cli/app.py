@@ -346,6 +346,11 @@ def json_option(output: str) -> Callable[[Callable[..., Any]], Callable[..., Any
     return click.option("--json", "as_json", cls=JsonOption, output=output, is_flag=True, help=told)
 
 
+def verbose_option(more: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """-v, given to the command as `verbose`; `more` is what it adds below the summary."""
+    return click.option("--verbose", "-v", is_flag=True, help=f"Also print {more}.")
+
+
 workspace_option = click.option(
     "--workspace",
     "-w",

@@ -12,7 +12,15 @@ from typing import Any
 
 import click
 
-from patchctl.cli.app import App, complete_profile, complete_upstream, json_option, profile_option, release_option
+from patchctl.cli.app import (
+    App,
+    complete_profile,
+    complete_upstream,
+    json_option,
+    profile_option,
+    release_option,
+    verbose_option,
+)
 from patchctl.errors import LocalEdits, WrongUse
 from patchctl.manifest.requirement_types import PLATFORMS
 
@@ -24,13 +32,16 @@ KINDS = ("releases", "profiles", "stacks", "patches", "requirements")
 @click.option("--profile", "-p", metavar="NAME", shell_complete=complete_profile, help="Only what this profile has.")
 @release_option
 @click.option("--upstream", metavar="NAME", shell_complete=complete_upstream, help="Only what concerns this upstream.")
+@verbose_option("everything about each: as WHAT does, of every kind")
 @json_option("patchctl.report.catalog:ListOutput")
 @click.pass_obj
-def list_command(app: App, what: str | None, profile: str | None, upstream: str | None, as_json: bool) -> None:
+def list_command(
+    app: App, what: str | None, profile: str | None, upstream: str | None, verbose: bool, as_json: bool
+) -> None:
     """List what the distribution has: releases, profiles, stacks, patches and requirements.
 
-    WHAT is one of releases, profiles, stacks, patches and requirements; without it, all of them are listed. `patchctl show` tells
-    all about one patch.
+    Without WHAT only their names; WHAT is one of releases, profiles, stacks, patches and requirements, and lists these in full.
+    `patchctl show` tells all about one patch.
 
     \b
     Examples:
@@ -50,7 +61,7 @@ def list_command(app: App, what: str | None, profile: str | None, upstream: str 
     }
     rows = {kind: parts[kind]() for kind in KINDS if what in (None, kind)}
     shown = what or "overview"
-    app.emit("list", ListOutput(shown, **rows), lambda style: list_text(shown, rows, style), as_json)
+    app.emit("list", ListOutput(shown, **rows), lambda style: list_text(shown, rows, style, verbose=verbose), as_json)
 
 
 def complete_feature(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:

@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from patchctl.cli.app import App, complete_upstream, format_option, json_option, print_findings, statement_options
+from patchctl.cli.app import (
+    App,
+    complete_upstream,
+    format_option,
+    json_option,
+    print_findings,
+    statement_options,
+    verbose_option,
+)
 from patchctl.cli.sources import Sources, source_options, source_or_bundle_options
 from patchctl.errors import DONE, FINDINGS, SourceUnavailable, WrongUse
 from patchctl.terminal.text import Style
@@ -51,6 +60,7 @@ if TYPE_CHECKING:
 )
 @statement_options
 @click.option("--quiet", "-q", is_flag=True, help="With text: print findings, and nothing else.")
+@verbose_option("each thing that was not checked, with every place tried")
 @format_option("patchctl.findings:VerifyOutput")
 @click.pass_obj
 def verify_command(
@@ -66,6 +76,7 @@ def verify_command(
     statement: Path | None,
     statement_signers: Path | None,
     quiet: bool,
+    verbose: bool,
     output: str,
 ) -> int:
     """Check the distribution, or with --workspace the trees on disk.
@@ -115,7 +126,8 @@ def verify_command(
             app, chosen, proven=proven, signers=signers, isolated=alone, lint=lint, silent=silent
         )
     shown = Shown(report, "verify", root, all_rules() if output == "sarif" else {})
-    print_findings(app, output, shown, verify_output(report), lambda style: report_text(report, style, quiet=quiet))
+    text = partial(report_text, report, quiet=quiet, verbose=verbose)
+    print_findings(app, output, shown, verify_output(report), text)
     return report.exit_code(skip_unavailable=skip_unavailable or static or lint)
 
 

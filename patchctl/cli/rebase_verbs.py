@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,6 +18,7 @@ from patchctl.cli.app import (
     json_option,
     print_findings,
     release_option,
+    verbose_option,
 )
 from patchctl.cli.sources import Sources, source_options
 from patchctl.errors import DONE, FINDINGS, DoesNotApply, PatchctlError, SourceUnavailable, WrongUse
@@ -72,6 +74,7 @@ if TYPE_CHECKING:
 )
 @release_option
 @source_options
+@verbose_option("of a stack on one release each patch, with its files, hunks and names")
 @format_option("patchctl.report.drift:DriftOutput")
 @click.pass_obj
 def drift_command(
@@ -85,6 +88,7 @@ def drift_command(
     skip_unavailable: bool,
     workspace: Path | None,
     sources: Sources,
+    verbose: bool,
     output: str,
 ) -> int:
     """Say how patches fare on other releases of their upstreams, and what differs in a workspace.
@@ -130,7 +134,8 @@ def drift_command(
         found = [_with_proofs(app, one, sources.options(), quiet=output != "text") for one in found]
     news = None if earlier is None else earlier.news(found)
     shown = Shown(Report(drift_findings(found, news), not_looked_at(found)), "drift", dist.root)
-    print_findings(app, output, shown, drift_output(found, news), lambda style: drift_text(found, news, style))
+    text = partial(drift_text, found, news, verbose=verbose)
+    print_findings(app, output, shown, drift_output(found, news), text)
     if any(one.unavailable for one in found) and not skip_unavailable:
         return SourceUnavailable.code
     return exit_code(found) if news is None else FINDINGS if news.broke else DONE

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from patchctl.cli.app import App, json_option, profile_option, split_pair, workspace_option
+from patchctl.cli.app import App, json_option, profile_option, split_pair, verbose_option, workspace_option
 from patchctl.cli.sources import Sources, source_or_bundle_options
 from patchctl.errors import DONE, FINDINGS, WrongUse
 from patchctl.language import joined, message
@@ -210,9 +210,10 @@ def repair_command(app: App, workspace: Path, dry_run: bool, as_json: bool) -> N
 @workspace_option
 @click.option("--python", metavar="PY", help="Also say which tree this interpreter really imports.")
 @click.option("--labels", "as_labels", is_flag=True, help="Print what it holds as labels of an image, NAME=VALUE.")
+@verbose_option("the patches of each tree, and every edited file")
 @json_option("patchctl.workspace.status:Status")
 @click.pass_obj
-def status_command(app: App, workspace: Path, python: str | None, as_labels: bool, as_json: bool) -> int:
+def status_command(app: App, workspace: Path, python: str | None, as_labels: bool, verbose: bool, as_json: bool) -> int:
     """Say what a workspace holds: profile, form, pin, patches, edits, and whether it equals the lock.
 
     The distribution is the one that is named or around, else the one that the workspace was made from. Takes no lock and
@@ -243,5 +244,5 @@ def status_command(app: App, workspace: Path, python: str | None, as_labels: boo
     status = read_status(workspace, dist, python)
     if as_labels and dist is not None:
         status = replace(status, labels=labels(status, dist))
-    app.emit("status", status, lambda style: status_text(status, style), as_json)
+    app.emit("status", status, lambda style: status_text(status, style, verbose=verbose), as_json)
     return DONE if status.clean else FINDINGS

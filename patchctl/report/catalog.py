@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from patchctl.catalog.features import FileRow, PatchDetail, PatchRow, ProfileRow, ReleaseRow, RequirementRow, StackRow
 from patchctl.catalog.overview import Overview
 from patchctl.doc import Doc, Spread
-from patchctl.terminal.text import patch_count, visible, visible_line
+from patchctl.terminal.text import patch_count, summarised, visible, visible_line
 
 if TYPE_CHECKING:
     from patchctl.drift.saved import SavedDrift
@@ -34,16 +34,38 @@ class ListOutput:
     )
 
 
-def list_text(what: str, rows: Rows, style: Style) -> Iterator[str]:
-    """Yield one section per kind, titled if there are several."""
+def list_text(what: str, rows: Rows, style: Style, *, verbose: bool) -> Iterator[str]:
+    """Yield the rows of one kind; of several their names, and with `verbose` a section per kind."""
+    if what != "overview":
+        return _section(what, rows[what], style)
+    return summarised(_names(rows, style), _sections(rows, style), verbose=verbose, more="everything about each")
+
+
+def _names(rows: Rows, style: Style) -> Iterator[str]:
+    names = {
+        "releases": [row.name for row in rows["releases"]],
+        "profiles": [row.name for row in rows["profiles"]],
+        "stacks": [f"{row.upstream} {row.stack} ({patch_count(row.patches)})" for row in rows["stacks"]],
+        "patches": [f"{len(rows['patches'])}; `patchctl list patches` has their switches"] if rows["patches"] else [],
+        "requirements": [row.name for row in rows["requirements"]],
+    }
+    for kind, found in names.items():
+        yield style(f"{kind:<12}", bold=True) + "  " + (", ".join(dict.fromkeys(found)) or style.note("none"))
+    yield "next: patchctl list profiles"
+
+
+def _sections(rows: Rows, style: Style) -> Iterator[str]:
     for number, (kind, found) in enumerate(rows.items()):
-        if what == "overview":
-            if number:
-                yield ""
-            yield style(kind, bold=True)
-        yield from _SECTIONS[kind](found, style)
-        if not found:
-            yield style.note("none")
+        if number:
+            yield ""
+        yield style(kind, bold=True)
+        yield from _section(kind, found, style)
+
+
+def _section(kind: str, found: Sequence[Any], style: Style) -> Iterator[str]:
+    yield from _SECTIONS[kind](found, style)
+    if not found:
+        yield style.note("none")
 
 
 def _releases(rows: Sequence[ReleaseRow], style: Style) -> Iterator[str]:
@@ -107,7 +129,10 @@ def _requirements(rows: Sequence[RequirementRow], style: Style) -> Iterator[str]
     table = []
     for row in rows:
         versions = dict.fromkeys(row.versions.values())
-        by_profile = "; ".join(f"{v} ({', '.join(p for p, w in row.versions.items() if w == v)})" for v in versions)
+        by_profile = "; ".join(
+            v if len(versions) == 1 else f"{v} ({', '.join(p for p, w in row.versions.items() if w == v)})"
+            for v in versions
+        )
         table.append((row.name, row.kind, by_profile or "wanted by no profile", visible_line(row.summary)))
     yield from _table(table)
 

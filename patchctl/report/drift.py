@@ -14,7 +14,7 @@ from patchctl.drift.saved import Appeared, Broke
 from patchctl.drift.types import ARRIVES, CONFLICT, EXACT, GONE, LOST, MOVED, THREE_WAY, UNKNOWN, UPSTREAM, StackDrift
 from patchctl.errors import DONE, FINDINGS, MOVES_CLEANLY, SOMEBODY_HAS_TO_WORK
 from patchctl.findings import Finding, NotChecked
-from patchctl.terminal.text import counted, one_line, patch_count, visible_line
+from patchctl.terminal.text import abridged, counted, one_line, patch_count, visible_line
 
 if TYPE_CHECKING:
     from patchctl.drift.api_diff import ApiChange
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 
 _SIGNS = {EXACT: "=", MOVED: "~", THREE_WAY: "3", UPSTREAM: "u", UNKNOWN: "?", CONFLICT: "x"}
+_NAMED = 5
 _LEGEND = "= exact  ~ moved  3 three-way  x conflict  u upstream has it  ? this source lacks the file  ! a name it calls changed"
 
 
@@ -66,31 +67,63 @@ def drift_output(stacks: Sequence[StackDrift], news: News | None) -> DriftOutput
     return DriftOutput(stacks, (), exit_code(stacks), *((news.broke, news.appeared) if news else ()))
 
 
-def drift_text(stacks: Sequence[StackDrift], news: News | None, style: Style) -> Iterator[str]:
-    """Yield a paragraph for a stack on one release, a table for several; then what newly broke, and totals."""
-    for stack in stacks:
-        yield style(f"{stack.upstream}/{stack.stack}", bold=True)
-        if stack.unavailable:
-            yield style.note("  not looked at: its source cannot be had")
-            yield from (f"    tried {visible_line(t.place)}: {one_line(t.reason)}" for t in stack.unavailable)
-        elif not stack.releases:
-            yield "  nothing newer is named there; --against names revisions"
-        elif len(stack.releases) == 1:
-            yield from _release(stack.releases[0], style)
-        else:
-            yield from _table(stack, style)
-        for line in stack.unseen:
-            name, _, why = line.partition(": ")
-            why = "; ".join(part.strip() for part in why.splitlines())
-            yield style.note(f"  what {visible_line(name)} calls was not looked at: {one_line(why)}")
-    if any(len(s.releases) > 1 for s in stacks):
-        yield style(_LEGEND, dim=True)
+def drift_text(stacks: Sequence[StackDrift], news: News | None, style: Style, *, verbose: bool) -> Iterator[str]:
+    """Yield totals, a line per stack, those with work first, and what newly broke; then a table for a stack on several releases,
+    and with `verbose` each patch of one on a single release."""
+    yield _summary(stacks, news, style)
+    work = {id(stack): _work(stack) for stack in stacks}
+    width = max((len(f"{s.upstream}/{s.stack}") for s in stacks), default=0)
+    for stack in sorted(stacks, key=lambda s: not work[id(s)]):
+        yield f"{f'{stack.upstream}/{stack.stack}':<{width}}  {_in_short(stack, work[id(stack)], style)}"
     for new in news.appeared if news else ():
         yield f"{style.note('new release')} {visible_line(new.release)} of {new.upstream}/{new.stack}: {_arriving(new)}"
     for one in news.broke if news else ():
         where = f"{one.upstream}/{one.stack} on {one.release}: {one.feature}"
         yield f"{style.bad('newly broken')} {visible_line(where)}: {one_line(one.why)}"
-    yield _summary(stacks, news, style)
+    if todo := [s for s in stacks if s.releases and not all(p.clean for p in s.releases[-1].patches)]:
+        yield f"next: patchctl rebase {todo[0].upstream}/{todo[0].stack} --to {visible_line(todo[0].releases[-1].release)}"
+    for stack in stacks:
+        yield from _stack(stack, style, verbose=verbose)
+    if any(len(s.releases) > 1 for s in stacks):
+        yield style(_LEGEND, dim=True)
+    if not verbose and any(len(s.releases) == 1 for s in stacks):
+        yield "-v adds each patch, with its files, hunks and names"
+
+
+def _work(stack: StackDrift) -> list[str]:
+    """The features that a person has to bring over or prove, and the patches of other upstreams whose calls changed."""
+    stale = [p.feature for r in stack.releases for p in r.patches if not p.clean]
+    return [*dict.fromkeys([*stale, *(c.name for r in stack.releases for c in r.callers if c.proof is not None)])]
+
+
+def _in_short(stack: StackDrift, work: Sequence[str], style: Style) -> str:
+    if stack.unavailable:
+        return style.note("not looked at: its source cannot be had")
+    if not stack.releases:
+        return "nothing newer is named there; --against names revisions"
+    names = [visible_line(r.release) for r in stack.releases]
+    where = names[0] if len(names) == 1 else f"{names[0]} to {names[-1]} ({len(names)} releases)"
+    numbers = Counter(p.state for r in stack.releases for p in r.patches)
+    states = ", ".join(f"{numbers[s]} {s}" for s in _SIGNS if numbers[s]) or "no patch"
+    todo = f"; {style.bad('to do')}: {abridged([visible_line(name) for name in work], _NAMED)}" if work else ""
+    return f"on {where}  {states}{todo}"
+
+
+def _stack(stack: StackDrift, style: Style, *, verbose: bool) -> Iterator[str]:
+    """Yield why a stack was not looked at, or its table or patches; nothing where there is nothing more to say."""
+    lines = [f"  tried {visible_line(t.place)}: {one_line(t.reason)}" for t in stack.unavailable]
+    if len(stack.releases) == 1 and verbose:
+        lines = [*_release(stack.releases[0], style)]
+    elif len(stack.releases) > 1:
+        lines = [*_table(stack, style)]
+    if lines:
+        yield ""
+        yield style(f"{stack.upstream}/{stack.stack}", bold=True)
+        yield from lines
+    for line in stack.unseen:
+        name, _, why = line.partition(": ")
+        why = "; ".join(part.strip() for part in why.splitlines())
+        yield style.note(f"  what {visible_line(name)} calls was not looked at: {one_line(why)}")
 
 
 def _summary(stacks: Sequence[StackDrift], news: News | None, style: Style) -> str:
@@ -255,7 +288,9 @@ def edited_output(trees: Sequence[EditedTree]) -> DriftOutput:
 
 
 def edited_text(trees: Sequence[EditedTree], style: Style) -> Iterator[str]:
-    """Yield a diff of each file, each hunk with the owners of the changed lines."""
+    """Yield how many files differ, and a diff of each, each hunk with the owners of the changed lines."""
+    changed = sum(len(t.files) for t in trees)
+    yield f"{changed} of the files that were applied differ" if changed else style.good("as it was applied")
     for tree in trees:
         if tree.problem is not None:
             yield f"{tree.upstream}: {style.bad('cannot be looked at')}: {visible_line(tree.problem)}"
@@ -266,8 +301,6 @@ def edited_text(trees: Sequence[EditedTree], style: Style) -> Iterator[str]:
                 head, *lines = hunk.diff
                 yield f"{visible_line(head)} {style.note(', '.join(hunk.owners))}"
                 yield from (visible_line(line) for line in lines)
-    changed = sum(len(t.files) for t in trees)
-    yield f"{changed} of the files that were applied differ" if changed else style.good("as it was applied")
 
 
 def edited_findings(trees: Sequence[EditedTree]) -> list[Finding]:

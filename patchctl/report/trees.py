@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 
 _SHOWN = 20
+_EDITS = 5
 _FORMS = {
     "complete": "complete",
     "package": "the packages alone, as they are installed",
@@ -200,8 +201,9 @@ def _unlocked(differing: int) -> str:
     return message("on another base: {count} files not the pin's", count=differing)
 
 
-def status_text(status: Status, style: Style) -> Iterator[str]:
-    """What `status` prints."""
+def status_text(status: Status, style: Style, *, verbose: bool) -> Iterator[str]:
+    """Yield what a workspace holds: trees that are not as they should be first, a few of the files edited in each, and with
+    `verbose` all of them, and the patches."""
     if status.labels is not None:
         yield from (f"{name}={value}" for name, value in status.labels.items())
         return
@@ -217,13 +219,26 @@ def status_text(status: Status, style: Style) -> Iterator[str]:
     if status.profile and not status.trees:
         none = message("no tree is here: none of the profile's sources could be had when it was applied")
         yield style.bad(translated(none))
-    for tree in status.trees:
-        yield from _status_of_tree(tree, style)
     yield from (f"{name:<12} {style.bad(visible_line(translated(what)))}" for name, what in status.lacking.items())
+    width = max((len(tree.stack) for tree in status.trees), default=0)
+    for tree in sorted(status.trees, key=lambda tree: tree.clean):
+        yield from _status_of_tree(tree, style, width, verbose=verbose)
     skipped = [
         (s.upstream, [(_recalled(place), _recalled(reason)) for place, reason in s.tried]) for s in status.skipped
     ]
     yield from _skipped(skipped, style)
+    if todo := _next(status):
+        yield translated(message("next: {command}", command=todo))
+
+
+def _next(status: Status) -> str | None:
+    """The command that tells more of edits, or mends the rest; None where nothing has to be done."""
+    if any(tree.edits for tree in status.trees):
+        return f"patchctl drift --workspace {visible_line(status.workspace)}"
+    if status.clean and status.profile:
+        return None
+    release = f" --release {status.release}" if status.release else ""
+    return f"patchctl apply --profile {status.profile or 'NAME'}{release} --workspace {visible_line(status.workspace)}"
 
 
 def _recalled(text: str) -> str:
@@ -234,7 +249,7 @@ def _headed(label: str, text: str) -> str:
     return f"{padded(translated(label), 9)}  {translated(text)}"
 
 
-def _status_of_tree(tree: TreeStatus, style: Style) -> Iterator[str]:
+def _status_of_tree(tree: TreeStatus, style: Style, width: int, *, verbose: bool) -> Iterator[str]:
     if tree.lock == "equal":
         lock = style.good(translated(message("as locked")))
     elif tree.lock == "silent":
@@ -243,11 +258,15 @@ def _status_of_tree(tree: TreeStatus, style: Style) -> Iterator[str]:
         lock = style.bad(translated(tree.lock))
     where = f"  {translated(message('in {folder}', folder=tree.folder))}" if tree.kind == "into" else ""
     count = translated(patch_count(len(tree.patches)))
-    yield f"{tree.upstream:<12} {tree.stack}  {tree.form:<5}  {count}  {tree.tip_commit[:12]}  {lock}{where}"
-    yield from (f"    {p.commit[:12]}  {p.feature}" for p in tree.patches)
+    yield f"{tree.upstream:<12} {tree.stack:<{width}}  {tree.form:<5}  {padded(count, 10)}  {tree.tip_commit[:12]}  {lock}{where}"
+    if verbose:
+        yield from (f"    {p.commit[:12]}  {p.feature}" for p in tree.patches)
     for one in tree.left_out:
         yield _left_out(one.feature, _recalled(one.reason), style)
-    yield from (f"    {style.bad(translated(message('edited')))} {visible_line(path)}" for path in tree.edits)
+    edits = tree.edits if verbose else tree.edits[:_EDITS]
+    yield from (f"    {style.bad(translated(message('edited')))} {visible_line(path)}" for path in edits)
+    if more := len(tree.edits) - len(edits):
+        yield f"    {translated(message('and {count} more edited (-v lists them)', count=more))}"
     for what in filter(None, (tree.problem, tree.unlike_profile)):
         yield f"    {style.bad(visible_line(translated(what)))}"
     if tree.imports:

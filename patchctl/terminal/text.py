@@ -11,7 +11,7 @@ import os
 import re
 import sys
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, TextIO
 
 from patchctl.errors import PatchctlError
@@ -178,6 +178,16 @@ def abridged(items: Sequence[object], shown: int) -> str:
     if len(items) <= shown:
         return names
     return message("{names} and {more} more", names=names, more=len(items) - shown)
+
+
+def summarised(summary: Iterable[str], details: Iterable[str], *, verbose: bool, more: str) -> Iterator[str]:
+    """Yield a summary, and below it the details, or without `verbose` what -v adds."""
+    yield from summary
+    if verbose:
+        yield ""
+        yield from details
+    else:
+        yield f"-v adds {more}"
 
 
 def counted(number: int, word: str) -> str:

@@ -69,6 +69,12 @@ class TreeStatus:
         str | None, Doc("set if the profile now names another stack, or no longer this upstream")
     ] = None
 
+    @property
+    def clean(self) -> bool:
+        """Whether the tree is what the lock and the profile say, without edits, and Python imports it if checked."""
+        right = self.lock in ("equal", "silent") and not (self.edits or self.problem or self.unlike_profile)
+        return right and all(one.ours for one in self.imports)
+
 
 @dataclass(frozen=True)
 class Status:
@@ -103,12 +109,8 @@ class Status:
 
         A profile without a single tree is not clean: it cannot train anything.
         """
-        right = all(
-            t.lock in ("equal", "silent") and not (t.edits or t.problem or t.unlike_profile) for t in self.trees
-        )
-        right = right and not self.lacking
-        right = right and (self.profile is None or bool(self.trees))
-        return right and self.interrupted is None and all(i.ours for t in self.trees for i in t.imports)
+        right = all(tree.clean for tree in self.trees) and not self.lacking
+        return right and (self.profile is None or bool(self.trees)) and self.interrupted is None
 
 
 def read_status(workspace: Path, dist: Distribution | None, python: str | None) -> Status:

@@ -135,8 +135,8 @@ def test_what_could_be_had_is_shown_beside_what_could_not(made: Made) -> None:
     assert found["verdict"] == 0
     done = made.patchctl("drift", "--against", "v9")
     assert done.returncode == 3
-    assert "4 exact: nothing is stale" in done.stdout
-    assert "clock/v2\n  not looked at: its source cannot be had\n    tried " in done.stdout
+    assert done.stdout.startswith("4 exact: nothing is stale\n") and "\nclock/v2\n  tried " in done.stdout
+    assert "clock/v2    not looked at: its source cannot be had\n" in done.stdout
     assert "4 exact: nothing is stale" in made.good("drift", "--against", "v9", "--skip-unavailable")
     assert "skipped" in made.good("drift", "--against", "v9", "--skip-unavailable", "--format", "junit")
     drift(made, "--matrix", "--baseline", _written(made, found), code=3)
@@ -244,6 +244,7 @@ def test_another_upstream_calls_what_changed(calling: Made) -> None:
     talker = "greeter.talker.Talker"
     assert gone == {"bell": {talker: None, f"{talker}.say": None}, "chime": {talker: None}}
     text = calling.patchctl("drift", "greeter", "--matrix").stdout
+    assert "v2 to v3 (2 releases)" in text.splitlines()[1], text
     assert "bell@clock   !   !" in text and "chime@clock  =   !" in text, text
     text = calling.patchctl("drift", "greeter", "--against", "v2", "--format", "github").stdout
     assert "clock/bell.py:17 calls greeter.talker.Talker.say" in text and "0002-bugfix-bell.patch" in text
@@ -283,7 +284,7 @@ def test_a_caller_is_settled_by_a_record_of_trees_with_the_release(tmp_path: Pat
     assert [c["proof"] for c in callers(calling, 20, "--against", "v2")] == ["its trees had greeter v1, not v2"]
     recorded("v2")
     assert [(c["feature"], c["proof"]) for c in callers(calling, 10, "--against", "v2")] == [("bell", None)]
-    assert "settled there" in calling.patchctl("drift", "greeter/v1", "--against", "v2").stdout
+    assert "settled there" in calling.patchctl("drift", "greeter/v1", "--against", "v2", "-v").stdout
 
 
 def test_a_caller_that_no_place_has_is_named(calling: Made) -> None:
@@ -358,7 +359,9 @@ def test_clean_is_what_a_record_of_that_release_proves(made: Made) -> None:
     proven_at(made, "v2")
     found = drift(made, "greeter/v1", "--against", "v2", code=10)
     assert [p["proof"] for p in found["stacks"][0]["releases"][0]["patches"]] == [None] * 4
-    assert "proven there" in made.patchctl("drift", "greeter/v1", "--against", "v2").stdout
+    assert "proven there" in made.patchctl("drift", "greeter/v1", "--against", "v2", "-v").stdout
+    shown = made.patchctl("drift", "greeter/v1", "--against", "v2").stdout
+    assert "greeter/v1  on v2  1 exact, 3 moved\n" in shown and "next: " not in shown
 
 
 def test_the_cache_gives_the_same_and_asks_for_less(made: Made) -> None:

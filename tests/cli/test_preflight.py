@@ -59,7 +59,9 @@ def test_a_good_node_is_ready(tmp_path: Path) -> None:
     text = real(tmp_path, *BIG, "--machine", str(folder))
     assert text.returncode == 0, text.stdout
     assert "nothing is in the way; 1 more to look at" in text.stdout
-    assert "OK on 16 devices" in text.stdout and "29 of 34,816 tokens" in text.stdout
+    assert "next: patchctl train qwen3-235b grpo --nodes " in text.stdout
+    assert "29 of 34,816 tokens" in text.stdout and "OK on 16 devices" not in text.stdout
+    assert "OK on 16 devices" in real(tmp_path, *BIG, "--machine", str(folder), "-v").stdout
     found_by_name(real(tmp_path, *BIG, "--machine", str(folder), "--json"), 0)
 
 
@@ -67,7 +69,9 @@ def test_a_node_with_a_fault_is_not(tmp_path: Path) -> None:
     folder = write_machine(tmp_path / "node", npu_smi=npu_smi(health={(3, 1): "Critical"}), limits=None)
     text = real(tmp_path, *BIG, "--machine", str(folder))
     assert text.returncode == 1
-    assert text.stdout.splitlines()[-1] == "not ready: health, open files; 3 more to look at"
+    _, verdict, passed, _, _, first = text.stdout.splitlines()[:6]
+    assert verdict == "not ready: health, open files; 3 more to look at"
+    assert passed.startswith("checks that passed: ") and first.startswith("  wrong      health  ")
     assert "wrong      health" in text.stdout and "not known  open files" in text.stdout
     assert "try: `npu-smi info -t health -i 3 -c 1`" in text.stdout
 
@@ -76,7 +80,7 @@ def test_a_release_that_fits_the_machine_is_named_first(tmp_path: Path) -> None:
     folder = write_machine(tmp_path / "node")
     other = tuple(newest() if word == oldest() else word for word in BIG)
     text = real(tmp_path, *other, "--machine", str(folder))
-    first = text.stdout.splitlines()[2:4]
+    first = text.stdout.splitlines()[5:7]
     assert text.returncode == 1 and "release" in first[0] and "nothing is in the way there" in first[0], text.stdout
     assert real(tmp_path, *first[1].partition("try: patchctl ")[2].split(), "--machine", str(folder)).returncode == 0
     assert "release notes of CANN 9.1.0" in text.stdout and "850" not in text.stdout
@@ -289,13 +293,13 @@ def test_in_chinese_no_english_sentence_is_left(tmp_path: Path) -> None:
     as_json = real(tmp_path, *BIG, "--machine", str(good), "--json").stdout
     assert english_left(real(tmp_path, *BIG, "--machine", str(good)).stdout, as_json)  # the pattern finds them
     shown = real(tmp_path, *BIG, "--machine", str(good), env=IN_CHINESE)
-    assert shown.stdout.splitlines()[-1] == "没有妨碍训练的问题；另有 1 项请查看", shown.stdout + shown.stderr
+    assert shown.stdout.splitlines()[1] == "没有妨碍训练的问题；另有 1 项请查看", shown.stdout + shown.stderr
     assert english_left(shown.stdout, as_json) == [], shown.stdout
     lacking = write_machine(tmp_path / "lacking", npu_smi=None, limits=None, df=None, workspace=None, hccn=None)
     other = tuple(newest() if word == oldest() else word for word in BIG)
     for args in ((*BIG, "--machine", str(lacking)), (*other, "--machine", str(good))):
         shown = real(tmp_path, *args, env=IN_CHINESE)
-        assert shown.returncode == 1 and "未就绪：" in shown.stdout.splitlines()[-1], shown.stdout + shown.stderr
+        assert shown.returncode == 1 and "未就绪：" in shown.stdout.splitlines()[1], shown.stdout + shown.stderr
         assert english_left(shown.stdout, real(tmp_path, *args, "--json").stdout) == [], shown.stdout
 
 

@@ -54,12 +54,12 @@ def test_show_says_where_each_value_comes_from(made: Made) -> None:
         "/voices/low",
     )
     assert shown["extends"] == ["full/quiet", "shared/base"]
-    text = made.good("recipe", "show", "full/loud")
+    text = made.good("recipe", "show", "full/loud", "-v")
     assert "greeter.tokens = 400   (= prompt + response)" in text
     assert "limit   Ears: none." in text and "documents" not in text
     titles = 'schema: 1\nswitches: {}\ndocuments: {"007": On noise, "008": On silence}\n'
     write_files(made.root, {"manifests/practice.yaml": titles})
-    assert made.good("recipe", "show", "full/loud").endswith("\ndocuments\n  007  On noise\n")
+    assert made.good("recipe", "show", "full/loud", "-v").endswith("\ndocuments\n  007  On noise\n")
 
 
 def test_show_says_what_a_run_comes_to(made: Made) -> None:

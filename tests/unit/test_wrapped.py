@@ -16,7 +16,7 @@ from distribution import REPO
 from hypothesis import given
 from hypothesis import strategies as st
 
-from patchctl.terminal.text import COLOR, columns, wrapped
+from patchctl.terminal.text import _COMMAND, COLOR, columns, wrapped
 
 WIDTHS = (60, 80, 120, 200)
 ENVIRONMENT = os.environ | {"PYTHONPATH": str(REPO), "LANG": "C.UTF-8", "NO_COLOR": "1"}
@@ -71,19 +71,37 @@ def in_a_pipe(verb: str) -> tuple[list[str], str]:
 
 
 @pytest.mark.parametrize("width", WIDTHS)
-@pytest.mark.parametrize("verb", ["list", "recipe list", "recipe show qwen3-235b/grpo"])
+@pytest.mark.parametrize("verb", ["list -v", "recipe list", "recipe show -v qwen3-235b/grpo"])
 def test_a_terminal_and_a_pipe_are_told_the_same(verb: str, width: int) -> None:
     """A real terminal of this width. What is longer is one word, or a command."""
     command, piped = in_a_pipe(verb)
+    lines = on_a_terminal(command, width)
+    assert "".join("".join(lines).split()) == "".join(piped.split())
+    assert [one for one in lines if columns(one) > width and " " in one.strip() and not _COMMAND.search(one)] == []
+
+
+# Two of many recipes: the one with most features, and one with the longest limit.
+@pytest.mark.parametrize(
+    "verb", ["list", "verify --static", "recipe show deepseek-r1/grpo@2026.02", "recipe show qwen3-235b/grpo"]
+)
+def test_a_summary_fits_a_screen(verb: str) -> None:
+    """At 80 columns; -v begins with the same and adds to it."""
+    command, piped = in_a_pipe(verb)
+    assert len(on_a_terminal(command, 80)) <= 15
+    if verb != "verify --static":  # which has nothing but what was not checked to add
+        *summary, more = piped.splitlines()
+        assert more.startswith("-v adds ")
+        assert in_a_pipe(f"{verb} -v")[1].splitlines()[: len(summary)] == summary
+
+
+def on_a_terminal(command: list[str], width: int) -> list[str]:
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 50, width, 0, 0))
     with subprocess.Popen(command, cwd=REPO, env=ENVIRONMENT, stdout=theirs, stderr=subprocess.DEVNULL):
         os.close(theirs)
         shown = b"".join(iter(lambda: _read(ours), b""))
     os.close(ours)
-    lines = shown.decode().replace("\r\n", "\n").splitlines()
-    assert "".join("".join(lines).split()) == "".join(piped.split())
-    assert [one for one in lines if columns(one) > width and " " in one.strip() and "python3 -m" not in one] == []
+    return shown.decode().replace("\r\n", "\n").splitlines()
 
 
 def _read(terminal: int) -> bytes:

@@ -11,7 +11,7 @@ from patchctl.doc import Doc
 from patchctl.findings import Finding, MachineFinding, machine_text, of_machine
 from patchctl.language import joined, message, translated
 from patchctl.terminal.text import abridged, one_line, visible_line
-from patchctl.training.preflight.checks import AREAS
+from patchctl.training.preflight.checks import AREAS, RELEASE
 from patchctl.training.preflight.readiness import Odd, Readiness
 
 if TYPE_CHECKING:
@@ -74,8 +74,11 @@ def preflight_output(
     return PreflightOutput(*of_case, ready, finding_rows(findings), cleared, recorded)
 
 
-def preflight_text(case: Case, findings: Sequence[Finding], cleared: Sequence[str], style: Style) -> Iterator[str]:
-    """Yield one line per finding by area, with what to do below it; then whether the recipe can run here."""
+def preflight_text(
+    case: Case, findings: Sequence[Finding], cleared: Sequence[str], style: Style, *, verbose: bool
+) -> Iterator[str]:
+    """Yield whether the recipe can run here; then one line per finding by area, with what to do below it: what blocks, what else
+    to look at, and with `verbose` what passed."""
     head = message(
         "{recipe} on {nodes} nodes, {devices} devices; {machine}",
         recipe=case.run.title,
@@ -84,9 +87,22 @@ def preflight_text(case: Case, findings: Sequence[Finding], cleared: Sequence[st
         machine=visible_line(case.machine.place),
     )
     yield style(translated(head), bold=True)
-    yield from machine_text(findings, AREAS, _WORDS, style)
-    yield from (translated(message("cleared {path}", path=visible_line(path))) for path in cleared)
     yield _verdict(findings, style)
+    yield from (translated(message("cleared {path}", path=visible_line(path))) for path in cleared)
+    passed = [f for f in findings if f.level == "ok"]
+    if passed and not verbose:
+        yield translated(message("checks that passed: {count} (-v lists them)", count=len(passed)))
+    run = case.run
+    if not any(f.blocks for f in findings):
+        release = f" --release {run.release}" if run.release else ""
+        todo = f"patchctl train {run.profile} {run.name} --nodes {case.nodes}{release}"
+        yield translated(message("next: {command}", command=todo))
+    blocking = [f for f in findings if f.blocks or f.name == RELEASE]
+    others = [f for f in findings if f.level != "ok" and f not in blocking]
+    for part in (blocking, others, passed if verbose else []):
+        if part:
+            yield ""
+            yield from machine_text(part, AREAS, _WORDS, style, findings)
 
 
 def _verdict(findings: Sequence[Finding], style: Style) -> str:

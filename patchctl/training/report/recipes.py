@@ -4,7 +4,7 @@ distribution. Computes nothing."""
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,7 +12,7 @@ from patchctl.catalog.overview import RecipeRow
 from patchctl.doc import Doc
 from patchctl.manifest.distribution import Distribution
 from patchctl.terminal.progress import size_text
-from patchctl.terminal.text import visible_line
+from patchctl.terminal.text import abridged, counted, summarised, visible_line
 from patchctl.training.recipes.read import read_recipes
 from patchctl.training.recipes.resolve import DEVICES, NODES, PER_NODE, RecipeDifference, RecipeRun, Resolved, resolve
 from patchctl.training.recipes.rules import Broken
@@ -216,12 +216,52 @@ def _value(one: Resolved, run: RecipeRun) -> RecipeValue:
 
 
 def show_text(
-    run: RecipeRun, broken: Sequence[Broken], totals: Totals, documents: Mapping[str, str], style: Style
+    run: RecipeRun,
+    broken: Sequence[Broken],
+    totals: Totals,
+    documents: Mapping[str, str],
+    style: Style,
+    *,
+    verbose: bool,
 ) -> Iterator[str]:
-    """Yield the whole recipe: a line per value, and below it its place, source and reason; then the documents that these cite."""
-    lines = [*_recipe_text(run, broken, totals, style)]
-    yield from lines
-    text = "\n".join(lines)
+    """Yield what a recipe breaks, runs, needs and comes to; with `verbose` each value with its place, source and reason, and the
+    documents that these cite."""
+    more = "every value with its source, limits in full, paths and data"
+    summary = _summary(run, broken, totals, style)
+    return summarised(summary, _with_documents(_details(run, style), documents, style), verbose=verbose, more=more)
+
+
+def _summary(run: RecipeRun, broken: Sequence[Broken], totals: Totals, style: Style) -> Iterator[str]:
+    size = [counted(int(run.sizes[name].value), what) for name, what in ((NODES, "node"), (DEVICES, "device"))]
+    where = [f"release {run.release}"] if run.release else []
+    yield f"{style(run.title, bold=True)}  on {', '.join([*where, *size])}"
+    for one in broken:
+        yield f"{style.bad('broken')}  {one.where}: {visible_line(str(one))}  {style(f'[{one.rule}]', dim=True)}"
+    yield f"  {visible_line(run.summary)}"
+    yield f"  runs    python3 -m {run.entry.module} --config-name={run.entry.config}, in the tree of {run.entry.upstream}"
+    yield f"  needs   {abridged(run.needs, _NEEDS) or 'no feature'}"
+    yield from (f"  {style.note('limit')}   {_first_sentence(_joined(limit))}" for limit in run.limits[:_LIMITS])
+    if len(run.limits) > _LIMITS:
+        yield f"  {style.note('limit')}   and {len(run.limits) - _LIMITS} more"
+    yield f"  {_steps(totals)}"
+    yield f"  {_validations(totals)}"
+    yield f"  {_checkpoints(totals)}"
+    if not broken:
+        release = f" --release {run.release}" if run.release else ""
+        yield f"next: patchctl preflight -p {run.profile} -r {run.name}{release}"
+
+
+_NEEDS, _LIMITS = 4, 2
+
+
+def _first_sentence(text: str) -> str:
+    return re.split(r"(?<=\.) (?=[A-Z])", text, maxsplit=1)[0]
+
+
+def _with_documents(lines: Iterable[str], documents: Mapping[str, str], style: Style) -> Iterator[str]:
+    shown = [*lines]
+    yield from shown
+    text = "\n".join(shown)
     cited = {number: title for number, title in documents.items() if re.search(rf"\b{re.escape(number)}\b", text)}
     if cited:
         yield ""
@@ -229,40 +269,29 @@ def show_text(
         yield from (f"  {visible_line(number)}  {visible_line(title)}" for number, title in cited.items())
 
 
-def _recipe_text(run: RecipeRun, broken: Sequence[Broken], totals: Totals, style: Style) -> Iterator[str]:
-    yield style(run.title, bold=True)
-    yield f"  {visible_line(run.summary)}"
+def _details(run: RecipeRun, style: Style) -> Iterator[str]:
     if run.chain:
-        yield f"  extends {', which extends '.join(run.chain)}"
-    if run.release:
-        yield f"  on      release {run.release}"
-    yield f"  runs    python3 -m {run.entry.module} --config-name={run.entry.config}, in the tree of {run.entry.upstream}"
-    yield f"  needs   {', '.join(run.needs) or 'no feature'}"
+        yield f"extends {', which extends '.join(run.chain)}"
+    if len(run.needs) > _NEEDS:
+        yield f"needs   {', '.join(run.needs)}"
     for limit in run.limits:
-        yield f"  {style.note('limit')}   {_joined(limit)}"
+        yield f"{style.note('limit')}   {_joined(limit)}"
     if run.note:
-        yield f"  note    {_joined(run.note)}"
-    yield from _totals_text(totals, style)
+        yield f"note    {_joined(run.note)}"
     for title, settings in (("sizes", run.sizes), ("environment", run.environment), ("overrides", run.overrides)):
         yield ""
         yield style(title, bold=True)
         for name, setting in settings.items():
             yield from _value_text(name, setting, run, style)
     yield from _rest_text(run, style)
-    yield from _broken_text(broken, style)
 
 
-def _totals_text(totals: Totals, style: Style) -> Iterator[str]:
-    yield ""
-    yield style("comes to", bold=True)
+def _steps(totals: Totals) -> str:
     if totals.steps is None:
-        yield "  steps: not known; --size train_rows=N says how many rows the training data has"
-    else:
-        filtered = ", as a step may take several batches while groups are filtered" if totals.at_most else ""
-        made = f", {totals.trained:,} answers" if totals.trained is not None else ""
-        yield f"  steps: {'at most ' if totals.at_most else ''}{totals.steps:,}{made}{filtered}"
-    yield f"  {_validations(totals)}"
-    yield f"  {_checkpoints(totals)}"
+        return "steps: not known; --size train_rows=N says how many rows the training data has"
+    filtered = ", as a step may take several batches while groups are filtered" if totals.at_most else ""
+    made = f", {totals.trained:,} answers" if totals.trained is not None else ""
+    return f"steps: {'at most ' if totals.at_most else ''}{totals.steps:,}{made}{filtered}"
 
 
 def _validations(totals: Totals) -> str:
@@ -311,13 +340,6 @@ def _rest_text(run: RecipeRun, style: Style) -> Iterator[str]:
     for part, data in run.data.items():
         note = f"; {_joined(data.note)}" if data.note else ""
         yield f"  {part}: {_joined(data.name)} (data_source {', '.join(map(visible_line, data.data_source))}){note}"
-
-
-def _broken_text(broken: Sequence[Broken], style: Style) -> Iterator[str]:
-    if broken:
-        yield ""
-    for one in broken:
-        yield f"{style.bad('broken')}  {one.where}: {visible_line(str(one))}  {style(f'[{one.rule}]', dim=True)}"
 
 
 def _on(run: RecipeRun) -> str:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Sequence
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from patchctl.cli.app import App, format_option, print_findings, workspace_option
+from patchctl.cli.app import App, format_option, print_findings, verbose_option, workspace_option
 from patchctl.errors import PatchctlError, WrongUse
 from patchctl.language import message, translated
 from patchctl.training.verbs.options import (
@@ -56,6 +56,7 @@ _FOLDER = click.Path(path_type=Path, file_okay=False)
     "--clear-caches", is_flag=True, help="Take compile caches away that are older than CANN, after a question."
 )
 @click.option("--yes", is_flag=True, help="Clear without the question.")
+@verbose_option("the checks that passed")
 @format_option("patchctl.training.report.preflight:PreflightOutput")
 @click.pass_obj
 def command(
@@ -69,6 +70,7 @@ def command(
     accept: tuple[str, ...],
     clear_caches: bool,
     yes: bool,
+    verbose: bool,
     output: str,
 ) -> int:
     """Look whether a machine can run a recipe, before hours are spent; every finding says what to do.
@@ -106,9 +108,8 @@ def command(
     cleared = _clear(case, yes) if clear_caches else []
     data = preflight_output(case, findings, cleared, record)
     report = Report(findings)
-    print_findings(
-        app, output, Shown(report, "preflight"), data, lambda style: preflight_text(case, findings, cleared, style)
-    )
+    text = partial(preflight_text, case, findings, cleared, verbose=verbose)
+    print_findings(app, output, Shown(report, "preflight"), data, text)
     return report.exit_code()
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 import click
 
-from patchctl.cli.app import App, complete_profile, json_option, release_option
+from patchctl.cli.app import App, complete_profile, json_option, release_option, verbose_option
 from patchctl.cli.tool_verbs import run_script
 from patchctl.errors import DONE, FINDINGS
 from patchctl.training.verbs.options import (
@@ -68,15 +69,16 @@ def list_(app: App, profile: str | None, as_json: bool) -> None:
 @recipe_argument
 @profile_of_recipe
 @recipe_overrides
+@verbose_option("every value with its file and line, who gives it and why; limits in full, paths and data")
 @json_option("patchctl.training.report.recipes:RecipeOutput")
 @click.pass_obj
-def show(app: App, arguments: RecipeArguments, as_json: bool) -> int:
-    """Show a recipe with all that it inherits: each value, its file and line, who gives it and why.
+def show(app: App, arguments: RecipeArguments, verbose: bool, as_json: bool) -> int:
+    """Show a recipe with all that it inherits: what it runs and needs, and with -v every value and its source.
 
-    What it comes to stands above the values: steps, checkpoints that are kept and their size, answers of validation against
-    those of training. --size train_rows=N and --size validation_rows=N say how many rows your data has.
+    What it comes to: steps, checkpoints that are kept and their size, answers of validation against those of training.
+    --size train_rows=N and --size validation_rows=N say how many rows your data has.
 
-    Rules that it breaks come last; exit code 1 with one.
+    Rules that it breaks come first; exit code 1 with one.
     """
     from patchctl.training.report.recipes import recipe_output, show_text
 
@@ -86,7 +88,8 @@ def show(app: App, arguments: RecipeArguments, as_json: bool) -> int:
     data = recipe_output(run, broken, totals)
     practice = app.distribution.practice
     documents = practice.documents if practice else {}
-    app.emit("recipe.show", data, lambda style: show_text(run, broken, totals, documents, style), as_json)
+    text = partial(show_text, run, broken, totals, documents, verbose=verbose)
+    app.emit("recipe.show", data, text, as_json)
     return FINDINGS if broken else DONE
 
 
