@@ -169,7 +169,7 @@ def test_what_was_made_anew_there_and_proven_is_settled(made: Made) -> None:
             made.root,
             EvidenceRecord("greeter", "v2", patch.feature, Proof(commit, patch.change_digest, {}, {}, {}, {}, "2026")),
         )
-    done = made.patchctl("drift", "greeter/v1", "--against", "v2")
+    done = made.patchctl("drift", "greeter/v1", "--against", "v2", "-v")
     assert done.returncode == 10 and "made anew and proven there" in done.stdout, done.stdout
 
 
@@ -288,7 +288,7 @@ def test_drift_proves_what_arrives_and_writes_nothing(tested: Made) -> None:
     assert typo["proof"].startswith("patched: on test_need failed: AssertionError"), typo["proof"]
     assert (
         "broken there: patched: on test_need"
-        in tested.patchctl("drift", "greeter", "--prove", "--against", "v3").stdout
+        in tested.patchctl("drift", "greeter", "--prove", "--against", "v3", "-v").stdout
     )
     assert snapshot(tested.root) == before and not edit_folder(tested).exists()
 
@@ -552,7 +552,7 @@ def test_a_patch_is_left_for_later(made: Made) -> None:
     assert found["postponed"] == {"typo": "waits for v2.1, which says Helo again"}
     assert manifest.read_text().count("postponed:") == 1 and "loud:" not in manifest.read_text()
     assert not left_findings(made)
-    drifted = made.patchctl("drift", "greeter/v1", "--against", "v2")
+    drifted = made.patchctl("drift", "greeter/v1", "--against", "v2", "-v")
     assert drifted.returncode == 20 and "postponed there: waits for v2.1" in drifted.stdout
     assert "left out there: with typo" in drifted.stdout
     (stack,) = [s for s in report(made)["stacks"] if s["stack"] == "v2"]
