@@ -146,7 +146,7 @@ def _panel(
         for one in drawn
     ]
     _frame(axes, title, unit)
-    axes.xaxis.set_major_locator(MaxNLocator("auto", steps=[1, 2, 2.5, 5, 10], integer=True))
+    axes.xaxis.set_major_locator(MaxNLocator("auto", steps=[1, 2, 2.5, 5, 10], integer=True, min_n_ticks=1))
     if not axes.lines:
         _say(axes, f"no {keys[0]} in the log")
         return
@@ -255,6 +255,7 @@ def _time(axes: Axes, runs: Sequence[Run]) -> None:
     if not names:
         _say(axes, "no timing_s/step in the log")
         return
+    axes.set_ylim(0, 1.05 * axes.dataLim.y1 or 1)  # bars that end at the frame look cut
     axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), fontsize="small", reverse=True, frameon=False)
 
 
