@@ -5,6 +5,12 @@
 # shellcheck disable=SC2034
 readonly FINDINGS=1 WRONG_USE=2 BUSY=6 INTERRUPTED=130 TERMINATED=143
 
+# Before 4.4 `set -u` ends a script at "${ARRAY[@]}" of an empty array.
+if ((BASH_VERSINFO[0] * 100 + BASH_VERSINFO[1] < 404)); then
+  printf '%s: bash %s is too old\n  try: install bash 4.4 or newer\n' "${SCRIPT-}" "$BASH_VERSION" >&2
+  exit "$WRONG_USE"
+fi
+
 # Whether people are to read Chinese, by patchctl's rule (docs/commands.md, Language). What is written here is UTF-8; where no
 # locale is set up, or one that is not installed, a terminal shows that as well.
 in_chinese() {

@@ -155,6 +155,11 @@ def status(app: App, /, **given: Any) -> int:
     """As verify, and faster: files whose size and times are those of git's index are not read.
 
     Exit code 1 when a node differs, is dead or does not answer.
+
+    \b
+    Examples:
+      patchctl cluster status
+      patchctl cluster status --address 10.0.0.1:6766
     """
     return _look(app, "status", **given)
 

@@ -151,6 +151,11 @@ def bundle_create(
     In it: manifests, locks, patches, carried files and licences of the distribution, and each form of each source that
     can be had (for a source distribution its archive, for git a pack of the pinned commit's tree). The profile is
     built and compared with the lock first: what cannot be applied here is not bundled. Prints the file's sha256.
+
+    \b
+    Examples:
+      patchctl bundle create --profile qwen3-235b
+      patchctl bundle create --profile qwen3-235b --sign ~/.ssh/id_ed25519
     """
     from patchctl.bundle.create import create_bundle
     from patchctl.bundle.signature import SigningKey
@@ -183,6 +188,11 @@ def bundle_verify(app: App, bundle: Bundle, as_json: bool) -> None:
 
     Exit code 3 when something was, 2 when it is no bundle. That its digests agree says that it is whole. Who made it say
     --sha256 with a digest from elsewhere, and the signature in FILE.sig with --allowed-signers or the user configuration.
+
+    \b
+    Examples:
+      patchctl bundle verify FILE --sha256 HEX
+      patchctl bundle verify FILE --allowed-signers FILE
     """
     from patchctl.report.sources import bundle_output, verify_text
 
@@ -195,7 +205,13 @@ def bundle_verify(app: App, bundle: Bundle, as_json: bool) -> None:
 @json_option("patchctl.report.sources:BundleOutput")
 @click.pass_obj
 def bundle_show(app: App, bundle: Bundle, members: bool, as_json: bool) -> None:
-    """Say what a bundle holds, after it was checked: profile, sources, what is missing, size, digest."""
+    """Say what a bundle holds, after it was checked: profile, sources, what is missing, size, digest.
+
+    \b
+    Examples:
+      patchctl bundle show FILE
+      patchctl bundle show FILE --members
+    """
     from patchctl.report.sources import bundle_output, show_text
 
     data = bundle_output(bundle, members=members)
@@ -218,6 +234,11 @@ def bundle_unpack(app: App, bundle: Bundle, folder: Path, as_json: bool) -> None
     """Write the distribution of a bundle to a folder, for every verb that takes --root.
 
     The sources stay in the bundle: `patchctl fetch --bundle FILE` puts them into the cache.
+
+    \b
+    Examples:
+      patchctl bundle unpack FILE --to DIR
+      patchctl bundle unpack FILE --to DIR --sha256 HEX
     """
     from patchctl.bundle.unpack import unpack_distribution
     from patchctl.report.sources import UnpackOutput

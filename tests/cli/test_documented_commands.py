@@ -410,6 +410,13 @@ def test_examples_of_the_help_are_among_them() -> None:
         assert [command for command in with_nodes if command.startswith(start)], start
 
 
+def test_every_verb_has_two_examples() -> None:
+    example = re.compile(r"^ *(?:\S+=\S+ |eval \"\$\(|ssh .*\| )*(?:patchctl|pip) \S", re.MULTILINE)
+    _, *of_verbs = helped(cli)
+    assert len(of_verbs) > 40
+    assert [text.split("\n")[0] for text in of_verbs if len(example.findall(text)) < 2] == []
+
+
 def test_there_are_commands_to_look_at() -> None:
     assert len({command for command, _ in in_blocks(REPO / "docs/tutorial.md")}) > 25
 

@@ -57,7 +57,9 @@ def preflight(
     findings of each, what one node has otherwise than most: driver, packages, TLS, the model's files, MASTER_ADDR, ...
 
     \b
-    patchctl cluster preflight --address 10.0.0.1:6766 -p qwen3-235b -r grpo --nodes 8
+    Examples:
+      patchctl cluster preflight --address 10.0.0.1:6766 -p qwen3-235b -r grpo --nodes 8
+      patchctl cluster preflight --address auto -p qwen3-32b -r gspo
 
     Exit code 1 when a node is not ready, differs in what has to be alike, or does not answer.
     """

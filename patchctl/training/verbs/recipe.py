@@ -50,6 +50,11 @@ def list_(app: App, profile: str | None, as_json: bool) -> None:
     """List the recipes: profile, name, release, nodes and devices, entry module and what it trains.
 
     Without --release those of every release, the newest first.
+
+    \b
+    Examples:
+      patchctl recipe list
+      patchctl recipe list --profile qwen3-32b
     """
     from patchctl.training.recipes.read import read_recipes
     from patchctl.training.recipes.resolve import resolve
@@ -79,6 +84,11 @@ def show(app: App, arguments: RecipeArguments, verbose: bool, as_json: bool) -> 
     --size train_rows=N and --size validation_rows=N say how many rows your data has.
 
     Rules that it breaks come first; exit code 1 with one.
+
+    \b
+    Examples:
+      patchctl recipe show qwen3-235b/grpo
+      patchctl recipe show qwen3-235b/grpo --nodes 16 -v
     """
     from patchctl.training.report.recipes import recipe_output, show_text
 
@@ -107,6 +117,11 @@ def command_(app: App, arguments: RecipeArguments, as_json: bool) -> None:
     script come last, so that they win.
 
     Exit code 2 for a recipe that breaks a rule.
+
+    \b
+    Examples:
+      patchctl recipe command qwen3-235b/grpo > run.sh
+      patchctl recipe command qwen3-235b/grpo --nodes 8 --path model=/data/Qwen3-235B-A22B
     """
     from patchctl.training.recipes.shell import command_lines
     from patchctl.training.report.recipes import command_output
@@ -161,7 +176,9 @@ def diff(app: App, one: str, other: str, profile: str | None, as_json: bool) -> 
     They may belong to two profiles, and to two releases: RECIPE@RELEASE names another release than --release.
 
     \b
-    patchctl recipe diff qwen3-8b/dapo qwen3-8b/grpo
+    Examples:
+      patchctl recipe diff qwen3-8b/dapo qwen3-8b/grpo
+      patchctl recipe diff qwen3-235b/dapo qwen3-235b/grpo
     """
     from patchctl.training.recipes.resolve import differences
     from patchctl.training.report.recipes import diff_output, diff_text
