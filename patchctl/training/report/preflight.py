@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 from patchctl.doc import Doc
 from patchctl.findings import Finding, MachineFinding, machine_text, of_machine
 from patchctl.language import joined, message, translated
-from patchctl.terminal.text import abridged, one_line, visible_line
+from patchctl.terminal.text import abridged, counted, one_line, visible_line
 from patchctl.training.preflight.checks import AREAS, RELEASE
 from patchctl.training.preflight.readiness import Odd, Readiness
 
@@ -79,11 +79,12 @@ def preflight_text(
 ) -> Iterator[str]:
     """Yield whether the recipe can run here; then one line per finding by area, with what to do below it: what blocks, what else
     to look at, and with `verbose` what passed."""
+    nodes, devices = message("{count} nodes", count=case.nodes), message("{count} devices", count=case.devices)
     head = message(
-        "{recipe} on {nodes} nodes, {devices} devices; {machine}",
+        "{recipe} on {nodes}, {devices}; {machine}",
         recipe=case.run.title,
-        nodes=case.nodes,
-        devices=case.devices,
+        nodes=message("{count} node", count=1) if case.nodes == 1 else nodes,
+        devices=message("{count} device", count=1) if case.devices == 1 else devices,
         machine=visible_line(case.machine.place),
     )
     yield style(translated(head), bold=True)
@@ -156,7 +157,7 @@ def readiness_output(found: Readiness, run: RecipeRun, address: str, ray: str) -
 def readiness_text(found: Readiness, run: RecipeRun, address: str, style: Style) -> Iterator[str]:
     """Yield the nodes, identical ones combined; then the differences; then each finding once, with its nodes."""
     total = len(found.answers)
-    yield style(f"{run.title} on cluster {visible_line(address)}, {total} nodes", bold=True)
+    yield style(f"{run.title} on cluster {visible_line(address)}, {counted(total, 'node')}", bold=True)
     states: dict[str, list[str]] = {}
     for node in found.answers:
         why = found.why(node)

@@ -75,7 +75,7 @@ def list_text(runs: Sequence[RecipeRun], style: Style) -> Iterator[str]:
         mark = f" {style.note('(has limits, see show)')}" if run.limits else ""
         yield f"{style(f'{run.title:<{width}}', bold=True)}  {size:>7}  {run.entry.module}{on}{mark}"
         yield f"{'':{width}}           {visible_line(run.summary)}"
-    yield f"{len(runs)} recipes; nodes x devices"
+    yield f"{counted(len(runs), 'recipe')}; nodes x devices"
 
 
 @dataclass(frozen=True)
