@@ -9,6 +9,8 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -34,8 +36,29 @@ def on_config(config: Any) -> Any:
     for page in (COPY / "zh-CN").glob("*.md"):
         english = (COPY / page.name).read_text(encoding="utf-8")
         page.write_text(with_anchors_of(english, page.read_text(encoding="utf-8")), encoding="utf-8")
+    (COPY / "cli.md").write_text(commands(), encoding="utf-8")
     config["docs_dir"] = str(COPY)
     return config
+
+
+def commands() -> str:
+    """A page with the help of every verb, as click prints it."""
+    sys.path.insert(0, str(REPO))
+    import click
+
+    from patchctl.__main__ import compose
+    from patchctl.cli import cli
+
+    def help_of(command: click.Command, parent: click.Context | None, name: str) -> Iterator[str]:
+        context = click.Context(command, parent, name, terminal_width=100)
+        yield f"{'##' if parent else '#'} {context.command_path}\n\n```text\n{command.get_help(context)}\n```\n"
+        if isinstance(command, click.Group):
+            for below in command.list_commands(context):
+                found = command.get_command(context, below)
+                yield from help_of(found, context, below) if found else ()
+
+    compose()
+    return "\n".join(help_of(cli, None, "patchctl"))
 
 
 def _copy(source: Path, page: Path) -> None:

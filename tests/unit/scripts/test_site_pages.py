@@ -9,7 +9,7 @@ from pins import REPO
 
 sys.path.insert(0, str(REPO / "scripts"))
 
-from site_pages import DOCS, rewrite, with_anchors_of
+from site_pages import DOCS, commands, rewrite, with_anchors_of
 
 PAGE = DOCS / "ci.md"
 
@@ -44,3 +44,9 @@ def test_a_translation_has_the_anchors_of_the_english_page() -> None:
     assert with_anchors_of(english, "# 甲\n\n## 乙\n") == '<a id="a"></a>\n\n# 甲\n\n<a id="b-c"></a>\n\n## 乙\n'
     with pytest.raises(ValueError, match="1 headings, and 2 in English"):
         with_anchors_of(english, "# 甲\n")
+
+
+def test_the_help_of_every_verb_is_a_page() -> None:
+    page = commands()
+    assert page.count("\n```text\n") == page.count("\n## ") + 1 > 40
+    assert "## patchctl recipe show\n\n```text\nUsage: patchctl recipe show " in page
