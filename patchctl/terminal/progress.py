@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import IO, Protocol
 
-from patchctl.language import translated
+from patchctl.language import message, translated
 from patchctl.terminal.text import cut, visible_line
 
 SILENCE = 2.0
@@ -152,13 +152,16 @@ class _Shown:
                 parts.append(f"{min(100, 100 * self._done // self._total)} %")
             if seconds > _REDRAW_SECONDS:
                 parts.append(f"{size_text(int(self._done / seconds))}/s")
+                if self._total and self._done < self._total:
+                    left = round((self._total - self._done) * seconds / self._done)
+                    parts.append(translated(message("{seconds} s left", seconds=left)))
         if self._note:
             parts.append(visible_line(translated(self._note)))
         return "  ".join(p for p in parts if p)
 
 
 class LineProgress(_Shown):
-    """A redrawn line: label, bytes, percent, rate, note. Wiped at the end."""
+    """A redrawn line: label, bytes, percent, rate, time left, note. Wiped at the end."""
 
     def __init__(self, stream: IO[str] | None = None, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__(stream, clock)

@@ -94,7 +94,7 @@ def test_bytes_are_in_a_log_too() -> None:
     progress.advance(1024)
     clock.now += 2
     progress.alive()
-    assert stream.getvalue() == "patchctl: verl: index  1.0 KiB  25 %  512 B/s, 2 s\n"
+    assert stream.getvalue() == "patchctl: verl: index  1.0 KiB  25 %  512 B/s  6 s left, 2 s\n"
 
 
 def test_a_terminal_shows_that_it_goes_on_and_is_left_clean() -> None:
