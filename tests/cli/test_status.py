@@ -58,6 +58,21 @@ def test_edits_are_findings(ws: Workspace) -> None:
     assert "edited README.md" in ws.run("status").stdout
 
 
+def test_what_is_wrong_comes_first_and_the_rest_with_verbose(ws: Workspace) -> None:
+    ws.apply()
+    plain, verbose = ws.good("status"), ws.good("status", "-v")
+    assert "polite" not in plain and "polite" in verbose and "next: " not in plain
+    assert [line for line in verbose.splitlines() if line in plain.splitlines()] == plain.splitlines()
+    for number in range(7):
+        (ws.folder / f"greeter/new{number}.py").write_text("x = 1\n")
+    env = {"GIT_CONFIG_GLOBAL": os.devnull, "PATH": os.environ["PATH"]}
+    subprocess.run(["git", "-C", str(ws.folder / "greeter"), "add", "--all"], env=env, check=True)
+    done, whole = ws.run("status").stdout, ws.run("status", "-v").stdout
+    assert done.index("greeter  ") < done.index("clock  ") and "next: patchctl drift --workspace " in done
+    assert done.count("    edited ") == 5 and "    and 2 more edited (-v lists them)" in done
+    assert whole.count("    edited ") == 7
+
+
 def test_a_touched_file_with_the_same_bytes_is_no_edit(ws: Workspace) -> None:
     ws.apply()
     for file in (ws.folder / "greeter").rglob("*.py"):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from patchctl.errors import Tried
-from patchctl.findings import RENDERERS, NotChecked, Report, Shown, report_text
+from patchctl.findings import RENDERERS, Finding, NotChecked, Report, Shown, report_text
 from patchctl.terminal.text import Style
 
 
@@ -21,3 +21,18 @@ def test_a_few_are_lines_and_many_are_one(count: int) -> None:
         assert all(any(f"clock v{n} from git" in line for line in lines) for n in range(count))
         assert "place 0 (not there)" in lines[0]
     assert (f"not checked: {count}, " in shown[0]) == (count > 3)
+
+
+def test_verbose_names_every_place() -> None:
+    missing = [NotChecked(f"clock v{n} from git", (Tried(f"place {n}", "not there"),)) for n in range(9)]
+    lines = [*report_text(Report(not_checked=missing), Style(False), verbose=True)]
+    assert [line for line in lines if line.startswith("not checked")] == [
+        f"not checked: clock v{n} from git: place {n} (not there)" for n in range(9)
+    ]
+
+
+def test_totals_come_first_and_then_files_with_errors() -> None:
+    found = [Finding("rule", "a note", "a.yaml", 1, "note"), Finding("rule", "an error", "b.yaml", 1)]
+    first, *rest = report_text(Report(found), Style(False))
+    assert first == "checked manifests only: 1 error, 1 note"
+    assert [line for line in rest if not line.startswith(" ")] == ["b.yaml", "a.yaml"]
