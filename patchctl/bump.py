@@ -15,9 +15,10 @@ from patchctl.doc import Doc
 from patchctl.drift.drift import Drifting
 from patchctl.drift.outdated import companions_of
 from patchctl.errors import BadManifest, WrongUse
+from patchctl.manifest.diagnostics import quoted
 from patchctl.manifest.distribution import Distribution
-from patchctl.manifest.typeinfo import BadRecord, parse
-from patchctl.manifest.types import FORMAT, Release, Stack, release_order
+from patchctl.manifest.typeinfo import BadRecord, parse, shape_of
+from patchctl.manifest.types import FORMAT, Release, ReleaseName, Stack, release_order
 from patchctl.patch.parse import Hunk
 from patchctl.requirements.declared import read_declared, stale
 from patchctl.requirements.sets import read_set
@@ -59,6 +60,19 @@ def state_file(root: Path) -> Path:
     return root / "edit" / ".bump.json"
 
 
+def work_tree(root: Path, state: BumpState, upstream: str) -> Path:
+    """Return the folder of an upstream's rebase."""
+    return (root / "edit" / f"{upstream}-bump-{state.new}").absolute()
+
+
+def is_of_bump(root: Path, folder: Path) -> bool:
+    """Whether a rebase's work tree is that of a move of the bump under way."""
+    if not state_file(root).exists():
+        return False
+    state = read_state(root)
+    return folder in [work_tree(root, state, move.upstream) for move in state.moves]
+
+
 def write_state(root: Path, state: BumpState) -> BumpState:
     """Write the state and return it."""
     make_folder(state_file(root).parent)
@@ -95,14 +109,15 @@ def next_point(dist: Distribution, old: Release) -> str:
 
 
 def check_new(dist: Distribution, old: Release, new: str) -> None:
-    """Check that the new release can be written. Raises WrongUse, BadManifest for a name that is no release's."""
+    """Check that the new release can be written. Raises WrongUse."""
+    if not shape_of(ReleaseName).takes_text(new):
+        raise WrongUse(f"{quoted(new)} is no name of a release", hint="--to YEAR.MONTH or YEAR.MONTH.N")
     if new in dist.releases:
         raise WrongUse(f"release {new} is there already", hint="name another with --to")
     if state_file(dist.root).exists():
         under_way = read_state(dist.root)
         hint = "`patchctl bump --continue`, or `patchctl bump --abort`"
         raise WrongUse(f"a bump to {under_way.new} is under way", hint=hint)
-    _loads(release_text(old, new, {}), new)
 
 
 def find_moves(

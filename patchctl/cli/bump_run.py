@@ -19,6 +19,7 @@ from patchctl.bump import (
     own_requirements,
     read_state,
     state_file,
+    work_tree,
     write_release,
     write_state,
 )
@@ -129,7 +130,7 @@ class _Bump:
             if (stopped := self._arrive(move)) is not None:
                 stop = stopped[1].stop
                 at = BumpStop(move.upstream, stop.feature, stop.paths) if stop else None
-                self._emit(self._output("stopped", stop=at), lambda data, style: _stopped(*stopped))
+                self._emit(self._output("stopped", stop=at), lambda data, style: rebase_stopped(*stopped))
                 return DoesNotApply.code
         dist, state = self.dist, self.state
         old, new = dist.release(state.release), {u: dist.stack(u, name) for u, name in state.stacks.items()}
@@ -171,7 +172,7 @@ class _Bump:
         self.app.emit("bump", data, partial(text, data), self.as_json)
 
     def place_of(self, move: StackMove) -> RebaseWorktree:
-        return RebaseWorktree((self.dist.root / "edit" / f"{move.upstream}-bump-{self.state.new}").absolute())
+        return RebaseWorktree(work_tree(self.dist.root, self.state, move.upstream))
 
     def _unprovided(self, old: Release, new: Mapping[str, Stack]) -> list[str]:
         dist = self.dist
@@ -199,7 +200,7 @@ class _Bump:
         """One move to its end, or to where a person is needed. A rebase that is under way is gone on with, one that has ended is kept."""
         dist, known, place = self.dist, self.state.stacks.get(move.upstream), self.place_of(move)
         if place.held is not None:
-            run = RebaseRun(dist, place, self.options, self.progress)
+            run = RebaseRun(dist, place, self.options, self.progress, bump=True)
             with locked(place.held):
                 clear_locks(run, place.held, rebase := read_rebase(place.held))
                 return self._go_on_with(run, rebase, go_on=True)
@@ -209,7 +210,7 @@ class _Bump:
         request = RebaseRequest(old, move.to, None, place.folder, None, False, None)
         run, rebase = start(dist, request, self.options, self.progress)
         with locked(run.place.hidden):
-            return self._go_on_with(run, rebase, go_on=False)
+            return self._go_on_with(replace(run, bump=True), rebase, go_on=False)
 
     def _go_on_with(self, run: RebaseRun, rebase: RebaseState, *, go_on: bool) -> tuple[RebaseRun, RebaseState] | None:
         """A rebase to its end, which is noted, or to its next stop. `go_on`: it has stopped before, or was killed."""
@@ -245,10 +246,3 @@ class _Bump:
             except PatchctlError as error:
                 red.append(f"{stack.upstream}/{stack.name}: nothing could be proven: {error.what}")
         return red
-
-
-def _stopped(run: RebaseRun, rebase: RebaseState) -> list[str]:
-    """As `rebase` says it, with the commands of a bump."""
-    *lines, _ = rebase_stopped(run, rebase)
-    leave = f"patchctl rebase --dir {run.place.folder} --skip --reason TEXT"
-    return [*lines, "next: patchctl bump --continue", f"or leave the patch out: {leave}, then bump --continue"]

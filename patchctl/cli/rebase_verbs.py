@@ -255,6 +255,7 @@ def rebase_command(
     --prove makes, 20 someone has to work, if only to prove it. Else 2 wrong use, 3 no source, 4 a patch needs a person, 5 edits of yours would
     be lost, 6 another run is at it.
     """
+    from patchctl.bump import is_of_bump
     from patchctl.rebase.rebase import abort, accept_resolution, clear_locks, skip
     from patchctl.rebase.rebase_state import RebaseRun, find_worktree, locked, read_state, write_state
     from patchctl.rebase.start import RebaseRequest, start
@@ -278,7 +279,8 @@ def rebase_command(
     if name or to or through or plan:
         raise WrongUse(f"--{action} is for the rebase under way", hint="name no stack; --dir names another work tree")
     place = find_worktree(folder, Path.cwd(), given_up=action == "abort")
-    run = RebaseRun(app.distribution, place, options, app.progress(as_json))
+    of_bump = is_of_bump(app.distribution.root, place.folder)
+    run = RebaseRun(app.distribution, place, options, app.progress(as_json), of_bump)
     tree = place.held or place.gone
     state = read_state(tree)
     if action == "status":

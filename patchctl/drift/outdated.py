@@ -29,6 +29,7 @@ class NewRevision:
         None
     )
     work: Annotated[tuple[str, ...], Doc("features that need manual work on the revision")] = ()
+    archived: Annotated[bool, Doc("true if the package index has it and no repository that could be asked")] = False
 
 
 @dataclass(frozen=True)
@@ -75,7 +76,7 @@ def outdated(
             kinds = {**newest.by_kind}
             if (branch := followed.get(stack.upstream)) and _pinned(drifting, stack, branch) is False:
                 kinds.setdefault(BRANCH, branch)
-            newer = tuple(NewRevision(kind, name) for kind, name in kinds.items())
+            newer = tuple(NewRevision(kind, name, archived=name in newest.archived) for kind, name in kinds.items())
             if drift and newer:
                 drifts = drifting.stack(stack, [one.name for one in newer]).releases
                 newer = tuple(_with_effort(*pair) for pair in zip(newer, drifts, strict=True))

@@ -18,7 +18,7 @@ from pathlib import Path
 from patchctl.errors import Where, WrongUse
 from patchctl.language import joined, message
 from patchctl.manifest.default_roots import MARKER, chosen_root, own_root
-from patchctl.manifest.diagnostics import cleaned, did_you_mean, quoted, shown
+from patchctl.manifest.diagnostics import cleaned, did_you_mean, nearest, quoted, shown
 from patchctl.manifest.files import ManifestFiles, keep_validated, validated_before
 from patchctl.manifest.series import SeriesPatch, missing_files, resolve, unlisted
 from patchctl.manifest.types import Practice, Profile, Release, Requirement, Stack, Upstream, release_order
@@ -60,6 +60,9 @@ def find_root(explicit: Path | None, start: Path) -> Path:
 
 
 def _checked(folder: Path, origin: str) -> Path:
+    if not folder.is_dir():
+        missing = cleaned(str(folder.absolute()))
+        raise WrongUse(message("{origin} names {folder}, which is no folder", origin=origin, folder=missing))
     if not (folder / MARKER).is_file():
         raise WrongUse(
             message(
@@ -150,9 +153,9 @@ class Distribution:
                 if self.releases
                 else message("this distribution has none")
             )
-            raise WrongUse(
-                message("no release {name}{near}", name=quoted(name), near=did_you_mean(name, self.releases)), hint=hint
-            )
+            near = nearest(name, self.releases)  # without one the hint alone lists the known names
+            suggestion = did_you_mean(name, [near]) if near else ""
+            raise WrongUse(message("no release {name}{near}", name=quoted(name), near=suggestion), hint=hint)
         return self.releases[name]
 
     def lineage(self, name: str) -> Iterator[str]:

@@ -263,6 +263,7 @@ class RebaseRun:
     place: RebaseWorktree
     options: SourceOptions
     progress: Progress
+    bump: bool = False  # one move of a bump, which `bump --continue` goes on with
 
     def store(self, state: RebaseState) -> Resolutions:
         return Resolutions(self.dist.root, state.upstream)

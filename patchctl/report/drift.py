@@ -350,7 +350,7 @@ def outdated_text(found: OutdatedOutput, style: Style) -> Iterator[str]:
     efforts = [(_LEAST.index(n.effort), one, n) for one in new for n in one.newer if n.effort in _LEAST]
     if efforts:
         _, one, first = min(efforts, key=lambda row: row[0])
-        name = visible_line(first.name)
+        name = visible_line(first.name) + (" --source sdist" if first.archived else "")
         rebase = f"rebase {one.upstream}/{one.stack} --to {name}"
         yield f"next: patchctl {rebase if one.patches else f'pin {one.upstream} {name}'}"
 

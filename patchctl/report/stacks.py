@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -173,7 +174,7 @@ def rebase_status(run: RebaseRun, state: RebaseState) -> Iterator[str]:
         yield from _stop(run, state)
         return
     yield f"{patch_count(len(state.todo))} to go to {_here(state)}; the run was killed, or is under way"
-    yield "next: patchctl rebase --continue, or --abort"
+    yield f"next: patchctl {'bump' if run.bump else 'rebase'} --continue, or --abort"
 
 
 def rebase_stopped(run: RebaseRun, state: RebaseState) -> Iterator[str]:
@@ -193,14 +194,23 @@ def _stop(run: RebaseRun, state: RebaseState) -> Iterator[str]:
     folder = run.place.folder
     if stop.kind == "empty":
         yield visible_line(f"{stop.feature}: nothing is left of it at {_here(state)}; {stop.reason}")
-        yield "next: patchctl rebase --skip    (takes that as the reason; --reason TEXT gives another)"
+        skip = f"{_in_bump(run)}, then patchctl bump --continue" if run.bump else "patchctl rebase --skip"
+        yield f"next: {skip}    (takes that as the reason; --reason TEXT gives another)"
         return
     yield f"{stop.feature}: git cannot merge it into {_here(state)}, {len(state.todo) - 1} more to go"
     yield from (visible_line(f"    {path}: {why}") for path, why in stop.paths.items())
     if stop.reason:
         yield visible_line(f"    {stop.reason}, says the patch itself")
     yield f"in {folder}: mend the files, `git add` them (`git rm` what goes); `git diff` shows both sides"
+    if run.bump:
+        yield "next: patchctl bump --continue"
+        yield f"or leave the patch out: {_in_bump(run)} --reason TEXT, then patchctl bump --continue"
+        return
     yield "next: patchctl rebase --continue, or --skip --reason TEXT, or --defer --reason TEXT, or --abort"
+
+
+def _in_bump(run: RebaseRun) -> str:
+    return f"patchctl rebase --dir {shlex.quote(str(run.place.folder))} --skip"
 
 
 def rebase_done(run: RebaseRun, state: RebaseState, ended: RebaseResult) -> Iterator[str]:
@@ -218,7 +228,9 @@ def rebase_done(run: RebaseRun, state: RebaseState, ended: RebaseResult) -> Iter
         MOVES_CLEANLY: "what is stale is proven here",
         SOMEBODY_HAS_TO_WORK: f"someone has to work: {', '.join(sorted(work)) or 'see above'}",
     }[ended.verdict]
-    if ended.unproven:
+    if run.bump:
+        yield "next: patchctl bump --continue"
+    elif ended.unproven:
         yield f"next: patchctl prove --all --stack {name} --trees {trees_of(name)}"
 
 

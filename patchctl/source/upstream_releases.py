@@ -10,7 +10,7 @@ import contextlib
 import hashlib
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -59,10 +59,11 @@ class UpstreamRelease:
 
 @dataclass(frozen=True)
 class Newest:
-    """Names of the newest revisions by kind (release, candidate, branch); `hidden` by name: the Pythons of those that
-    do not run on the Python asked for."""
+    """Names of the newest revisions by kind (release, candidate, branch); `archived`: those that no repository has;
+    `hidden` by name: the Pythons of those that do not run on the Python asked for."""
 
     by_kind: Mapping[str, str]
+    archived: Collection[str]
     hidden: Mapping[str, str]
 
 
@@ -164,7 +165,8 @@ class UpstreamReleases:
             "branch": [v for v in self._later if v == self._own],
         }
         hidden = {self._names[v]: str(self._pythons[v]) for v in new if v not in run}
-        return Newest({kind: self._names[v] for kind, found in by_kind.items() for v in found}, hidden)
+        archived = {self._names[v] for v in new if v not in self._tagged}
+        return Newest({kind: self._names[v] for kind, found in by_kind.items() for v in found}, archived, hidden)
 
     def is_newer(self, name: str) -> bool:
         """Whether a name is that of a release with a later version than the pin's."""

@@ -226,8 +226,10 @@ def test_a_patch_can_be_left_out(made: Made) -> None:
     conflict(made)
     text = made.patchctl("bump", "2001.01", "--to", "2001.02", "--no-prove").stdout
     assert "next: patchctl bump --continue" in text and "--skip --reason" in text
+    status = made.good("rebase", "--status", "--dir", str(tree_of(made, "clock")))
+    assert "next: patchctl bump --continue" in status and "rebase --continue" not in status
     done = made.patchctl("rebase", "--dir", str(tree_of(made, "clock")), "--skip", "--reason", "upstream counts itself")
-    assert done.returncode == 10, done.stderr
+    assert done.returncode == 10 and done.stdout.endswith("next: patchctl bump --continue\n"), done.stderr
     found = bump(made, "--continue", code=20)
     assert found["patches"]["clock"] == [
         {"feature": "step", "kind": "dropped", "reason": "upstream counts itself", "merge": None, "proof": None}
@@ -251,14 +253,15 @@ def test_it_can_be_given_up(made: Made) -> None:
     ("args", "what"),
     [
         (("2001.01", "--to", "2001.01"), "release 2001.01 is there already"),
-        (("2001.01", "--to", "next"), "a release name"),
+        (("2001.01", "--to", "../x"), "'../x' is no name of a release"),
         (("2001.03", "--to", "2001.04"), "no release '2001.03'"),
         (("2001.01", "--to", "2001.02", "--only", "verl"), "the release has no stack of verl"),
         (("2001.01", "--continue"), "--continue is for the bump under way"),
     ],
 )
 def test_what_cannot_be_bumped(args: tuple[str, ...], what: str, made: Made) -> None:
-    assert what in bump(made, *args, code=2)["error"]["what"]
+    error = bump(made, *args, code=2)["error"]
+    assert what in error["what"] and error["file"] is None
 
 
 def test_a_killed_bump_goes_on(made: Made) -> None:

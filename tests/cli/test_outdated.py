@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -83,6 +84,15 @@ def test_versions_for_another_python_are_named_apart(made: Made, tmp_path: Path)
     )
     row = outdated(made, "greeter", "--no-drift", code=1, env={"PIP_FIND_LINKS": page.as_uri()})["greeter"]
     assert newer(row) == {"release": ("2.0", None, [])} and row["hidden"] == {"3.0": ">=3.12"}
+
+
+def test_what_the_index_alone_has_is_rebased_from_there(made: Made) -> None:
+    sdist(made, "2.0", GREETER.files)
+    row = outdated(made, "greeter", code=1)["greeter"]
+    assert [one["archived"] for one in row["newer"]] == [True]
+    said = made.patchctl("outdated", "greeter").stdout
+    assert said.endswith("next: patchctl rebase greeter/v1 --to 2.0 --source sdist\n")
+    assert "nothing is stale" in made.good(*shlex.split(said.rpartition("patchctl ")[2]))
 
 
 def test_offline_it_knows_what_the_index_offered(made: Made) -> None:

@@ -166,7 +166,7 @@ def test_a_recipe_can_be_named_with_its_release(trained: Made, words: tuple[str,
     done = trained.patchctl(*words, "full/quiet@2001.11", "--release", "2001.02")
     assert done.returncode == 2 and "two releases are named" in done.stderr
     done = trained.patchctl(*words, "full/quiet@2025.01")
-    assert done.returncode == 2 and "no release '2025.01'" in done.stderr
+    assert done.returncode == 2 and done.stderr.count("2001.11") == 1, done.stderr
 
 
 def test_a_recipe_that_a_release_has_not_is_no_recipe_there(trained: Made) -> None:

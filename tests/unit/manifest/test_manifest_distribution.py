@@ -22,6 +22,13 @@ def test_root_is_the_nearest_folder_upward(root: Path) -> None:
     assert find_root(None, root) == root.resolve()
 
 
+def test_a_root_that_is_not_there_is_no_missing_file(tmp_path: Path) -> None:
+    with pytest.raises(WrongUse, match=r"--root names .*/gone, which is no folder$"):
+        find_root(tmp_path / "gone", tmp_path)
+    with pytest.raises(WrongUse, match=r"--root names .*, which has no manifests/upstreams.yaml$"):
+        find_root(tmp_path, tmp_path)
+
+
 def test_another_projects_manifests_folder_is_passed_over(root: Path) -> None:
     deep = root / "deploy" / "manifests"
     deep.mkdir(parents=True)
