@@ -169,6 +169,15 @@ def commit_as(work: WorkTree, original: str, before: str, message: str | None = 
     return _made(work, before)
 
 
+def uncommit(work: WorkTree, original: str, before: str) -> None:
+    """Turn a pick that was committed into one that is to be committed: staged, with the message of `original`."""
+    work.git("reset", "--hard", "--quiet")
+    work.git("clean", "-d", "--force", "--quiet")
+    work.git("reset", "--soft", "--quiet", before)
+    replace_file(work.git_dir / "CHERRY_PICK_HEAD", f"{original}\n".encode())
+    _offer_message(work, original)
+
+
 def _offer_message(work: WorkTree, commit: str) -> None:
     """Write MERGE_MSG without git's list of conflicts: `git commit --no-edit` keeps that list, and the trailers would no longer be
     the last paragraph."""

@@ -33,6 +33,7 @@ from patchctl.rebase.cherry_pick import (
     run_rerere,
     taken_by,
     touched_by,
+    uncommit,
     uncommitted,
     unmerged,
     with_markers,
@@ -162,36 +163,41 @@ def _picked(run: RebaseRun, state: RebaseState, work: WorkTree, commit: str) -> 
     if message is not None:
         return commit_as(work, commit, state.head, message), True, []
     picked = pick(work, commit)
+    remembered = picked.remembered
     notes = ["its conflicts alone: what was mended beside them is not on this tree"] if picked.remembered else []
     made = run.regeneration(state)
     files = made.among({*touched_by(work, commit), *picked.conflicts})
     if not files:
         return picked, picked.remembered, notes
-    made_anew, outcome, more = _made_anew(work, made, picked, commit, state.head, files)
-    return made_anew, outcome, notes + more
+    if (why := made.why_not(work)) is None:
+        picked, why, more = _made_anew(work, made, picked, commit, state.head, files)
+        notes += more
+    if why is None or picked.commit is None:
+        return picked, remembered, notes
+    uncommit(work, commit, state.head)
+    return Picked(None, dict.fromkeys(files, f"not made anew: {why}")), False, []
 
 
 def _made_anew(
     work: WorkTree, made: Regeneration, picked: Picked, commit: str, head: str, files: list[bytes]
-) -> tuple[Picked, bool, list[str]]:
-    """Let upstream's script regenerate the files once everything else is merged. Other conflicts come first."""
-    shown = ", ".join(sorted(os.fsdecode(f) for f in files))
-    why = made.why_not(work)
-    if why is not None:
-        return picked, picked.remembered, [f"{shown}: merged, not made anew: {why}"]
+) -> tuple[Picked, str | None, list[str]]:
+    """Let upstream's script regenerate the files once everything else is merged; returns the pick, why it failed, and notes.
+
+    Other conflicts come first.
+    """
     others = {p: why for p, why in picked.conflicts.items() if p not in files}
     if picked.commit is None:
         made.take_head(work, files)
         if others:
-            return Picked(None, others), False, []
+            return Picked(None, others), None, []
         picked = commit_as(work, commit, head)
     failure = made.run(work)
     if failure is not None:
-        return picked, picked.remembered, [f"{shown}: not made anew: {failure}"]
+        return picked, failure, []
     work.git("commit", "--quiet", "--amend", "--no-edit", "--allow-empty", "--no-verify", "--cleanup=verbatim")
     trees = work.git("rev-parse", f"{head}^{{tree}}", "HEAD^{tree}").decode().split()
-    note = f"{shown}: made anew by upstream's script"
-    return Picked(head_of(work), {}, trees[0] == trees[1]), picked.remembered, [note]
+    shown = ", ".join(sorted(os.fsdecode(f) for f in files))
+    return Picked(head_of(work), {}, trees[0] == trees[1]), None, [f"{shown}: made anew by upstream's script"]
 
 
 def accept_resolution(run: RebaseRun, state: RebaseState) -> RebaseState:
@@ -219,9 +225,13 @@ def accept_resolution(run: RebaseRun, state: RebaseState) -> RebaseState:
         return write_state(run.place.claim(), replace(state, stop=None))
     _refuse_edits(folder, state, commit.id)
     made, notes = Picked(commit.id, {}), list[str]()
-    files = run.regeneration(state).among(touched_by(work, original))
-    if files:
-        made, _, notes = _made_anew(work, run.regeneration(state), made, original, state.head, files)
+    regeneration = run.regeneration(state)
+    files = regeneration.among(touched_by(work, original))
+    if files and (why := regeneration.why_not(work)) is None:
+        made, why, notes = _made_anew(work, regeneration, made, original, state.head, files)
+    if files and why is not None:  # at the stop it was said, and what is committed now is the person's answer
+        clear(work, commit.id)
+        notes = [f"{', '.join(sorted(map(os.fsdecode, files)))}: as it was resolved, not made anew: {why}"]
     assert made.commit is not None
     if work.git("rev-parse", f"{state.head}^{{tree}}") == work.git("rev-parse", f"{made.commit}^{{tree}}"):
         hint = "`patchctl rebase --skip --reason WHY` leaves it out; `git reset --hard HEAD~1` begins it anew"

@@ -202,7 +202,8 @@ class Writing:
 
 @dataclass(frozen=True)
 class RebaseState:
-    """A rebase in progress. `todo` are the commits still to pick in this stage, `head` the commit to pick them onto."""
+    """A rebase in progress. `todo` are the commits still to pick in this stage, `head` the commit to pick them onto.
+    `generator` is the old pin's commit that has the script of `regenerated:`, for revisions whose source lacks it."""
 
     upstream: str
     old: str
@@ -223,6 +224,7 @@ class RebaseState:
     postponed: dict[str, str] = field(default_factory=dict)
     stop: Stop | None = None
     writing: Writing | None = None
+    generator: str | None = None
 
 
 def write_state(folder: Path, state: RebaseState) -> RebaseState:
@@ -269,7 +271,7 @@ class RebaseRun:
         return Resolutions(self.dist.root, state.upstream)
 
     def regeneration(self, state: RebaseState) -> Regeneration:
-        return Regeneration(self.dist.upstream(state.upstream), state.python)
+        return Regeneration(self.dist.upstream(state.upstream), state.python, state.generator)
 
 
 _HELD = "refs/patchctl/rebase/"
@@ -278,6 +280,7 @@ _HELD = "refs/patchctl/rebase/"
 def hold(work: WorkTree, state: RebaseState) -> None:
     """Reference commits that no branch has (patches to come, old patches, revisions), so that `git gc` keeps them."""
     wanted = {state.old_base, state.old_commits[-1], *(s.base for s in state.stages), *(c for _, c in state.todo[-1:])}
+    wanted |= {state.generator} if state.generator else set()
     let_go(work, but=wanted)
     work.git("update-ref", "--stdin", stdin="".join(f"update {_HELD}{c} {c}\n" for c in sorted(wanted)).encode())
 

@@ -11,14 +11,15 @@ Files that upstream tracks but generates with a script of its own are regenerate
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
 import subprocess
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from patchctl.atomic import replace_file
+from patchctl.atomic import make_folder, replace_file
 from patchctl.git.run import GitFailed, git_environment
 from patchctl.git.worktree import WorkTree
 from patchctl.manifest.types import Regenerated, Upstream
@@ -102,10 +103,14 @@ _SECONDS = 600
 
 
 class Regeneration:
-    """How an upstream regenerates such files (`regenerated:`); it may have none."""
+    """How an upstream regenerates such files (`regenerated:`); it may have none.
 
-    def __init__(self, upstream: Upstream, python: str | None) -> None:
+    `generator` is a commit that has the script together with its folder, for trees that lack them.
+    """
+
+    def __init__(self, upstream: Upstream, python: str | None, generator: str | None) -> None:
         self._how: Regenerated | None = upstream.regenerated
+        self._generator = generator
         self._python = python or os.environ.get(VARIABLE) or "python3"
 
     def among(self, paths: Iterable[bytes]) -> list[bytes]:
@@ -124,8 +129,8 @@ class Regeneration:
     def why_not(self, work: WorkTree) -> str | None:
         """Why they cannot be regenerated here, or None."""
         assert self._how is not None
-        if not (work.folder / self._how.script).is_file():
-            return f"{self._how.script} is not in the tree"
+        if self._generator is None and not (work.folder / self._how.script).is_file():
+            return f"{self._how.script} is not in this source, and no repository has it at the pin before (--mirror)"
         try:
             asked = [self._python, "-c", f"import {self._how.needs}"]
             done = subprocess.run(asked, capture_output=True, check=False, timeout=120, cwd="/")
@@ -141,13 +146,38 @@ class Regeneration:
         """
         assert self._how is not None
         said = ""
-        for _ in range(2):
-            status, said = self._once(work.folder)
-            staged = work.git("ls-files", "--modified", "--others", "--exclude-standard", "-z").split(b"\0")
-            written = self.among(p for p in staged if p)
-            if written:
-                work.git("--literal-pathspecs", "add", "--", *map(os.fsdecode, written))
+        with self._laid_out(work):
+            for _ in range(2):
+                status, said = self._once(work.folder)
+        staged = work.git("ls-files", "--modified", "--others", "--exclude-standard", "-z").split(b"\0")
+        written = self.among(p for p in staged if p)
+        if written:
+            work.git("--literal-pathspecs", "add", "--", *map(os.fsdecode, written))
         return None if status == 0 else f"{self._how.script} ended with {status}: {said}"
+
+    @contextlib.contextmanager
+    def _laid_out(self, work: WorkTree) -> Iterator[None]:
+        """The script in the tree, from the generator's commit if the tree lacks it, together with its folder, which it may call."""
+        assert self._how is not None
+        laid = list[Path]()
+        if not (work.folder / self._how.script).is_file():
+            beside = self._how.script.rpartition("/")[0] or self._how.script
+            listed = work.git("ls-tree", "-r", "-z", "--full-tree", f"{self._generator}", "--", beside)
+            for entry in listed.split(b"\0")[:-1]:
+                what, _, name = entry.partition(b"\t")
+                mode, _, blob = what.decode().split()
+                path = work.folder / os.fsdecode(name)
+                if mode.startswith("100") and not os.path.lexists(path):
+                    make_folder(path.parent)
+                    replace_file(path, work.git("cat-file", "blob", blob))
+                    laid.append(path)
+        try:
+            yield
+        finally:
+            for path in laid:
+                path.unlink(missing_ok=True)
+                with contextlib.suppress(OSError):
+                    os.removedirs(path.parent)
 
     def _once(self, folder: Path) -> tuple[int, str]:
         assert self._how is not None

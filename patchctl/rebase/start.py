@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from patchctl.errors import LocalEdits, SourceUnavailable, Tried, WrongUse
+from patchctl.git.catfile import ObjectReader
 from patchctl.git.pack import bring_pack
 from patchctl.git.worktree import import_base
 from patchctl.manifest.distribution import Distribution
@@ -20,6 +22,7 @@ from patchctl.rebase.resolutions import Resolutions
 from patchctl.source.git_form import Revisions, release_prefix, version_of
 from patchctl.source.obtain import obtain, obtain_form
 from patchctl.source.types import FORMS, Base, SourceOptions
+from patchctl.source.upstream_releases import RevisionTree
 from patchctl.stack.patches import StackPatch
 from patchctl.stack.plan import build_stack, load_patches, missing_files
 from patchctl.stack.result_cache import StackResult
@@ -65,9 +68,10 @@ def start(
     between = _between(dist, request, new, options)
     bases = _bases(dist, [old, *between, new], patches, options, progress)
     result = build_stack(bases[0], patches, [], options.cache)
+    generator = _generator(dist, old, bases, patches, options, progress)
     with exclusive_writer(dist.root):
         return RebaseRun(dist, place, options, progress), _made(
-            dist, request, place, new, text, (between, bases, result)
+            dist, request, place, new, text, (between, bases, result, generator)
         )
 
 
@@ -77,17 +81,17 @@ def _made(
     place: RebaseWorktree,
     new: Stack,
     text: str,
-    found: tuple[list[Stack], list[Base], StackResult],
+    found: tuple[list[Stack], list[Base], StackResult, Base | None],
 ) -> RebaseState:
     """Make the work tree with every object that a stage needs; returns the first state."""
-    between, bases, result = found
+    between, bases, result, generator = found
     old = request.old
     _check_free(place)
     for left in (place.hidden, place.gone):  # of runs that were killed before one had begun, or when one was given up
         shutil.rmtree(left, ignore_errors=True)
     make_edit_tree(place.hidden, new, bases[-1], _nothing(bases[-1]))
     git_dir = place.hidden / ".git"
-    for base in bases[:-1]:
+    for base in [*bases[:-1], *([generator] if generator else [])]:
         import_base(git_dir, base.repo)
     if result.pack is not None:
         bring_pack(result.pack, git_dir / "objects" / "pack")
@@ -109,6 +113,7 @@ def _made(
         request.drop_upstreamed,
         request.python,
         request.prove,
+        generator=generator.commit if generator else None,
     )
     hold(work_of(place.hidden), state)
     return write_state(place.hidden, state)
@@ -213,6 +218,40 @@ def _bases(
     raise SourceUnavailable(
         f"{name}: no form has all of {names}", lost, hint=f"`--mirror {name}=URL` names another place"
     )
+
+
+def _generator(
+    dist: Distribution,
+    old: Stack,
+    bases: Sequence[Base],
+    patches: Sequence[StackPatch],
+    options: SourceOptions,
+    progress: Progress,
+) -> Base | None:
+    """The old pin with the script that makes files which a patch changes, if the source of a revision lacks the script.
+
+    None too if no source of the old pin has it: then the rebase stops at such a patch.
+    """
+    how = dist.upstream(old.upstream).regenerated
+    paths = {p for patch in patches for c in patch.patch.changes for p in (c.old_path, c.new_path) if p is not None}
+    if how is None or not any(p.startswith(how.prefix.encode()) for p in paths):
+        return None
+    if all(_has(base, how.script) for base in bases[1:]):
+        return None
+    if _has(bases[0], how.script):
+        return bases[0]
+    try:
+        found = obtain_form("git", dist.upstream(old.upstream), old, options, progress)
+    except SourceUnavailable:
+        return None
+    finally:
+        progress.finish()
+    return found if _has(found, how.script) else None
+
+
+def _has(base: Base, path: str) -> bool:
+    with ObjectReader(base.repo) as reader:
+        return RevisionTree(reader, base.tree).entry(os.fsencode(path)) is not None
 
 
 def _nothing(base: Base) -> StackResult:

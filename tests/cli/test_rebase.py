@@ -16,6 +16,7 @@ import pytest
 from distribution import CLOCK, GIT_ENV, GREETER, Made, Patch, git, make_distribution, write_files
 from killing import killed, points
 from on_disk import snapshot
+from test_drift import sdist
 from test_prove import CONFTEST, MUTATION
 
 from patchctl.catalog.evidence import EvidenceRecord, Proof, read_record, write_record
@@ -688,6 +689,78 @@ def test_what_upstreams_script_makes_is_made_anew(counting: Made) -> None:
 def test_without_its_python_the_conflict_stays(counting: Made) -> None:
     found = begin(counting, "--python", "/nowhere/python", code=4)
     assert found["stopped_at"]["files"] == {COUNT: "both changed the same lines"}
+
+
+SDIST = ("greeter/__init__.py", HELLO, COUNT)
+CALLS = {
+    "scripts/make.sh": "bash scripts/count.sh > greeter/_generated_count.txt\n",
+    "scripts/count.sh": "grep -c . greeter/hello.py\n",
+}
+
+
+@pytest.fixture
+def archived(tmp_path: Path) -> Made:
+    """As `counting`, and the next version is on the index alone: no source distribution holds the script, nor what it calls."""
+    polite = GREETER.patches[1].edits[HELLO]
+    assert polite is not None
+    patch = replace(GREETER.patches[1], edits={HELLO: polite, COUNT: counted(polite)})
+    upstream = replace(GREETER, files={**GREETER.files, **CALLS, COUNT: counted(OLD)}, patches=(patch,), sdist=SDIST)
+    made = make_distribution(tmp_path / "made", (upstream,), lock=True)
+    how = "    regenerated: {prefix: greeter/_generated_, script: scripts/make.sh, needs: json}\n"
+    (made.root / "manifests/upstreams.yaml").open("a").write(how)
+    profile = made.root / "manifests/profiles/plain.yaml"
+    profile.write_text(profile.read_text().replace(", loud", "").replace("loud, ", ""))
+    # The new file is one line longer, and what upstream's script makes of it was not renewed: a merge would keep the patch's count.
+    sdist(made, "2.0", {"greeter/__init__.py": "", HELLO: OLD + "\n\nMORE = 1\n", COUNT: counted(OLD)})
+    return made
+
+
+def begin_archived(made: Made, *args: str, code: int) -> dict[str, Any]:
+    return rebase(made, "greeter/v1", "--to", "2.0", "--source", "sdist", *args, code=code)
+
+
+def made_count(made: Made) -> str:
+    (file,) = (made.root / "patches/greeter/v2.0").rglob("*-polite.patch")
+    tree = edit_folder(made) / "greeter-v2.0"
+    assert not (tree / "scripts").exists() and f"+{counted((tree / HELLO).read_text())}" in file.read_text()
+    return file.read_text()
+
+
+def test_a_script_that_the_source_lacks_is_the_old_pins(archived: Made) -> None:
+    found = begin_archived(archived, "--python", sys.executable, code=20)
+    assert found["steps"][0]["notes"] == [f"{COUNT}: made anew by upstream's script"]
+    made_count(archived)
+
+
+def test_without_the_script_anywhere_it_stops(archived: Made) -> None:
+    """git merges the file without a conflict, and wrongly: nothing but a stop would say so."""
+    (archived.origins / "greeter").rename(archived.origins / "away")
+    shutil.rmtree(archived.cache)
+    found = begin_archived(archived, "--python", sys.executable, code=4)
+    (why,) = found["stopped_at"]["files"].values()
+    assert why.startswith("not made anew: scripts/make.sh is not in this source"), why
+    tree = edit_folder(archived) / "greeter-v2.0"
+    assert (tree / COUNT).read_text() != counted((tree / HELLO).read_text())  # what a merge makes of it
+    rebase(archived, "--abort")
+    begin_archived(archived, "--python", sys.executable, code=4)
+    (tree / COUNT).write_text(counted((tree / HELLO).read_text()))
+    git(tree, "add", COUNT)
+    found = rebase(archived, "--continue", code=20)
+    assert found["steps"][0]["outcome"] == "resolved" and "as it was resolved" in found["steps"][0]["notes"][0]
+    made_count(archived)
+
+
+def test_a_script_that_cannot_run_stops_it_and_runs_after_all(archived: Made) -> None:
+    found = begin_archived(archived, "--python", "/nowhere/python", code=4)
+    assert "/nowhere/python cannot be started" in found["stopped_at"]["files"][COUNT]
+    rebase(archived, "--abort")
+    archived.edit("manifests/upstreams.yaml", "needs: json", "needs: of_nobody")
+    found = begin_archived(archived, "--python", sys.executable, code=4)
+    assert "has no of_nobody: name one that has with --python" in found["stopped_at"]["files"][COUNT]
+    archived.edit("manifests/upstreams.yaml", "needs: of_nobody", "needs: json")
+    found = rebase(archived, "--continue", code=20)
+    assert found["steps"][0]["notes"] == [f"{COUNT}: made anew by upstream's script"]
+    made_count(archived)
 
 
 def test_an_abort_leaves_nothing_but_what_was_resolved(made: Made) -> None:
