@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -14,18 +16,26 @@ from patchctl.catalog.evidence import Evidence
 from patchctl.doc import Doc
 from patchctl.drift.drift import Drifting
 from patchctl.drift.outdated import companions_of
-from patchctl.errors import BadManifest, WrongUse
+from patchctl.errors import BadManifest, SourceUnavailable, WrongUse
 from patchctl.manifest.diagnostics import quoted
 from patchctl.manifest.distribution import Distribution
 from patchctl.manifest.typeinfo import BadRecord, parse, shape_of
-from patchctl.manifest.types import FORMAT, Release, ReleaseName, Stack, release_order
+from patchctl.manifest.types import FORMAT, Made, Release, ReleaseName, Stack, release_order
 from patchctl.patch.parse import Hunk
+from patchctl.rebase.resolutions import VARIABLE
 from patchctl.requirements.declared import read_declared, stale
 from patchctl.requirements.sets import read_set
+from patchctl.scratch import scratch
+from patchctl.source.obtain import obtain
+from patchctl.source.types import SourceOptions
 from patchctl.stack.patches import StackPatch
-from patchctl.stack.plan import load_patches
+from patchctl.stack.plan import build_stack, load_patches
+from patchctl.terminal.progress import Progress
+from patchctl.terminal.text import one_line
+from patchctl.workspace.edit import make_edit_tree
 
 _VERSION = 1
+_SECONDS = 600
 Class = Literal["same", "context", "content", "added", "dropped", "postponed"]
 
 
@@ -43,7 +53,7 @@ class StackMove:
 class BumpState:
     """A bump under way. `stacks` are the new stacks by upstream, as soon as their rebase has begun. Of those that arrived: `merges`,
     how each patch did, by upstream and feature, and `open`, what a person has to look at. `told`: the run has stopped at
-    imports that nothing provides."""
+    imports that nothing provides; `asked`: at files that could not be made."""
 
     release: str
     new: str
@@ -53,6 +63,7 @@ class BumpState:
     merges: dict[str, dict[str, str]] = field(default_factory=dict)
     open: list[str] = field(default_factory=list)
     told: bool = False
+    asked: bool = False
 
 
 def state_file(root: Path) -> Path:
@@ -190,6 +201,36 @@ def own_requirements(dist: Distribution, new: str) -> str | None:
             data = re.sub(rb"(?m)^summary: .*", lambda line: line[0].replace(named.encode(), new.encode()), data)
         replace_file(folder / file.name, data)
     return new
+
+
+def make_file(dist: Distribution, stack: Stack, made: Made, options: SourceOptions, progress: Progress) -> str | None:
+    """Let the distribution's program write a file of a patched stack, unless it is there; return why that failed, else None."""
+    file = dist.root / made.folder / f"{stack.name}{made.suffix}"
+    if file.exists():
+        return None
+    python = os.environ.get(VARIABLE) or "python3"
+    with scratch("patchctl-made-") as folder:
+        try:
+            asked = [python, "-c", f"import {made.needs}"]
+            if subprocess.run(asked, capture_output=True, check=False, timeout=_SECONDS, cwd="/").returncode:
+                return f"{python} has no {made.needs}: {VARIABLE} names one that has"
+            base = obtain(dist.upstream(stack.upstream), stack, options, progress)
+            result = build_stack(base, load_patches(dist, stack), [], options.cache)
+            make_edit_tree(folder / "tree", stack, base, result)
+            progress.note(f"making {made.folder}/{file.name}")
+            line = [python, str(dist.root / made.program), str(folder / "tree"), "--out", str(folder / "made")]
+            done = subprocess.run(line, capture_output=True, text=True, check=False, timeout=_SECONDS, cwd=folder)
+        except SourceUnavailable as error:
+            return error.what
+        except (OSError, subprocess.SubprocessError) as error:
+            return one_line(str(error))
+        finally:
+            progress.finish()
+        if done.returncode or not (folder / "made").is_file():
+            return f"{made.program} ended with {done.returncode}: {one_line(done.stderr.strip()[-400:])}"
+        make_folder(file.parent)
+        replace_file(file, (folder / "made").read_bytes())
+    return None
 
 
 def _loads(text: str, new: str) -> None:

@@ -10,10 +10,12 @@ from typing import Any
 from patchctl.atomic import replace_file
 from patchctl.bump import (
     BumpState,
+    PatchClass,
     StackMove,
     check_new,
     compare_stacks,
     find_moves,
+    make_file,
     newest_release,
     next_point,
     own_requirements,
@@ -48,6 +50,7 @@ from patchctl.report.bump import (
     imports_text,
     moves_text,
     report_markdown,
+    unmade_text,
 )
 from patchctl.report.stacks import rebase_stopped
 from patchctl.requirements.relock import relock
@@ -141,16 +144,23 @@ class _Bump:
         if state.new not in dist.releases:
             self._write_release(old, new)
         self._write_what_follows(old, new)
+        unmade, by_hand = self._make_what_follows(new.values())
+        if unmade and not state.asked:
+            self._note(asked=True)
+            data = self._output("stopped", patches=self._classes(old, new), open=state.open, unmade=unmade)
+            self._emit(data, unmade_text)
+            return SOMEBODY_HAS_TO_WORK
         red = self._prove(new.values()) if state.prove else []
-        classes = {
-            u: compare_stacks(self.dist, self.dist.stack(u, old.stacks[u]), stack, state.merges.get(u, {}))
-            for u, stack in new.items()
-        }
-        data = self._output("done", patches=classes, red=red, open=state.open, left=self._left())
+        more = {"unmade": unmade, "by_hand": by_hand, "left": self._left()}
+        data = self._output("done", patches=self._classes(old, new), red=red, open=state.open, **more)
         files = {move.upstream: self.place_of(move).range_diff for move in state.moves}
         self._emit(data, bump_text, {u: f.read_text("utf-8", "replace") for u, f in files.items() if f.is_file()})
         state_file(dist.root).unlink(missing_ok=True)
-        return SOMEBODY_HAS_TO_WORK if red or state.open or data.unproven or data.left else DONE
+        return SOMEBODY_HAS_TO_WORK if red or state.open or data.unproven or unmade or data.left else DONE
+
+    def _classes(self, old: Release, new: Mapping[str, Stack]) -> dict[str, list[PatchClass]]:
+        dist, merges = self.dist, self.state.merges
+        return {u: compare_stacks(dist, dist.stack(u, old.stacks[u]), s, merges.get(u, {})) for u, s in new.items()}
 
     def _note(self, **changed: Any) -> None:
         self.state = write_state(self.dist.root, replace(self.state, **changed))
@@ -196,6 +206,18 @@ class _Bump:
             relock(self.dist, self.options, self.progress, check=False, only=named)
         write_documents(self.dist, output_pages(self.dist.root), check=False, strict=False)
 
+    def _make_what_follows(self, stacks: Iterable[Stack]) -> tuple[list[str], list[str]]:
+        """Make the files of `follows:` of upstreams.yaml; returns those that could not be made, and what a person does, with commands."""
+        unmade, by_hand = [], []
+        for stack in stacks:
+            for one in self.dist.upstream(stack.upstream).follows:
+                command = one.command.replace("{release}", self.state.new)
+                if one.made is None:
+                    by_hand.append(f"{one.what}: {command}")
+                elif (why := make_file(self.dist, stack, one.made, self.options, self.progress)) is not None:
+                    unmade.append(f"{one.what}: {command} ({why})")
+        return unmade, by_hand
+
     def _arrive(self, move: StackMove) -> tuple[RebaseRun, RebaseState] | None:
         """One move to its end, or to where a person is needed. A rebase that is under way is gone on with, one that has ended is kept."""
         dist, known, place = self.dist, self.state.stacks.get(move.upstream), self.place_of(move)
@@ -229,7 +251,7 @@ class _Bump:
         return None
 
     def _left(self) -> list[str]:
-        """What `verify --static` finds now: what a release needs and no bump can write, as a key list, for which upstream's code has to run."""
+        """What `verify --static` finds now: what a release needs and no bump can write."""
         dist = self.dist
         report = verify_distribution(dist, None, self.progress, output_pages(dist.root))
         errors = [one for one in report.findings if one.level == "error"]

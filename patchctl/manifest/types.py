@@ -255,6 +255,25 @@ class Companions:
 
 
 @dataclass(frozen=True)
+class Made:
+    """A file of a new stack that a Python program of the distribution writes: PROGRAM TREE --out FILE, TREE being patched."""
+
+    folder: Annotated[RelativePath, Doc("The folder of these files.")]
+    suffix: Annotated[Text, Doc("The suffix of a file; before it stands the stack's name.")]
+    program: Annotated[RelativePath, Doc("The program.")]
+    needs: Annotated[Import, Doc("An import package that the program's Python needs.")]
+
+
+@dataclass(frozen=True)
+class Follows:
+    """What a new stack asks for besides patches, locks and pages. `bump` makes the file, or names the command."""
+
+    what: Annotated[Text, Doc("What it is, in a few words.")]
+    command: Annotated[Text, Doc("The command for a person; `{release}` stands for the new release's name.")]
+    made: Annotated[Made | None, Doc("The file to make; null if only a person can do it.")] = None
+
+
+@dataclass(frozen=True)
 class Upstream:
     """A project that we patch, and where its source comes from."""
 
@@ -266,6 +285,9 @@ class Upstream:
         dict[Import, RelativePath], Doc("Import packages that it provides, with the folder of each.")
     ] = field(default_factory=dict)
     regenerated: Annotated[Regenerated | None, Doc("Files that upstream generates with a script.")] = None
+    follows: Annotated[list[Follows], Doc("What a new stack asks for besides patches, locks and pages.")] = field(
+        default_factory=list
+    )
     releases: Annotated[Text | None, Doc("The version prefix of its release branches; null if releases are tags.")] = (
         None
     )

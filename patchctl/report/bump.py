@@ -57,6 +57,12 @@ class BumpOutput:
     imports: Annotated[
         Sequence[str], Doc("stopped: modules that a new pin imports, did not before, and that nothing provides")
     ] = ()
+    unmade: Annotated[
+        Sequence[str], Doc("files of new stacks that no program could make here, each with the command and the reason")
+    ] = ()
+    by_hand: Annotated[
+        Sequence[str], Doc("done: what only a person can do for the new stacks, each with the command")
+    ] = ()
     left: Annotated[Sequence[str], Doc("done: what `verify --static` finds, one per line")] = ()
     report: Annotated[Path | None, Doc("done, stopped: path of the Markdown report for a change request")] = None
 
@@ -93,7 +99,9 @@ def bump_text(found: BumpOutput, style: Style) -> Iterator[str]:
         yield f"  {upstream}/{stack}: " + ", ".join(f"{number} {kind}" for kind, number in numbers.items())
     yield from (style.bad(f"  look at: {one_line(line)}") for line in found.open)
     yield from (style.bad(f"  red: {one_line(line)}") for line in found.red)
+    yield from (style.bad(f"  not made: {one_line(line)}") for line in found.unmade)
     yield from (style.bad(f"  left: {one_line(line)}") for line in found.left)
+    yield from (f"  by hand: {one_line(line)}" for line in found.by_hand)
     if found.unproven:
         yield f"not proven: {', '.join(found.unproven)}"
         yield f"next: patchctl prove --all --release {found.new}"
@@ -105,6 +113,13 @@ def imports_text(found: BumpOutput, style: Style) -> Iterator[str]:
     yield style.bad("stopped: imports that nothing provides")
     yield from (f"  {one_line(line)}" for line in found.imports)
     yield "next: add a requirement or a patch that provides them, or nothing if they are not needed; `patchctl bump --continue`"
+
+
+def unmade_text(found: BumpOutput, style: Style) -> Iterator[str]:
+    """Yield the files that could not be made, with commands, and the way on."""
+    yield style.bad("stopped: files that could not be made here")
+    yield from (f"  {one_line(line)}" for line in found.unmade)
+    yield "next: run these commands, or name the Python that can; `patchctl bump --continue`"
 
 
 def report_markdown(found: BumpOutput, range_diffs: Mapping[str, str]) -> str:
@@ -131,7 +146,9 @@ def report_markdown(found: BumpOutput, range_diffs: Mapping[str, str]) -> str:
         ("Imports that nothing provides", found.imports),
         ("To look at", found.open),
         ("Red proofs", found.red),
+        ("Could not be made here", found.unmade),
         ("Left to do", found.left),
+        ("By hand", found.by_hand),
     ):
         lines += ["", f"## {title}", "", *(f"- {_cell(line)}" for line in some)] if some else []
     for upstream, text in range_diffs.items():

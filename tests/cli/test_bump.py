@@ -25,6 +25,12 @@ PROFILE = "schema: 1\nname: full\nsummary: All.\nreleases: {'>=2001.01': {}}\n"
 HELLO = "greeter/hello.py"
 TICK = "clock/tick.py"
 MANNERS = "polite/files/greeter/manners.py"
+NAMES = "{folder: lists/names, suffix: .txt, program: scripts/names.py, needs: json}"
+PROGRAM = """import ast, pathlib, sys
+tree, _, out = sys.argv[1:]
+text = pathlib.Path(tree, "greeter/hello.py").read_text()
+pathlib.Path(out).write_text(str([node.id for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Name)]))
+"""
 POINTS = 10
 
 
@@ -37,6 +43,9 @@ def made(tmp_path: Path) -> Made:
     made.edit("manifests/upstreams.yaml", "    summary: The clock.\n", "    summary: The clock.\n" + where)
     write_files(made.root, {"manifests/releases/2001.01.yaml": RELEASE, "manifests/profiles/full.yaml": PROFILE})
     (made.root / "manifests/profiles/plain.yaml").unlink()
+    follows = "    follows: [{what: names, command: 'list-names of {release}', made: " + NAMES + "}]\n"
+    made.edit("manifests/upstreams.yaml", "    summary: The greeter.\n", "    summary: The greeter.\n" + follows)
+    write_files(made.root, {"scripts/names.py": PROGRAM})
     for upstream, tag in (("greeter", "v1"), ("clock", "v2")):
         git(made.origins / upstream, "tag", tag)
         made.edit(f"manifests/stacks/{upstream}/{tag}.yaml", "patches:", f"  tag: {tag}\npatches:")
@@ -115,6 +124,45 @@ def test_what_a_bump_cannot_write_is_named(made: Made) -> None:
     done = made.patchctl("bump", "2001.01", "--to", "2001.02", "--no-prove")
     assert done.returncode == 20 and "  left: patches/greeter/v1/polite/0009-feature-polite.patch: " in done.stdout
     assert "## Left to do" in (made.root / "edit/bump-2001.02.md").read_text()
+
+
+def test_a_program_makes_what_a_new_stack_needs(made: Made) -> None:
+    both_go_on(made)
+    hand = "      - {what: pictures, command: 'draw --of {release}'}\n"
+    made.edit("manifests/upstreams.yaml", "    summary: The clock.\n", "    summary: The clock.\n    follows:\n" + hand)
+    found = begin(made, code=20)
+    assert found["by_hand"] == ["pictures: draw --of 2001.02"] and found["unmade"] == []
+    assert "'polite'" in (made.root / "lists/names/v1.5.txt").read_text()  # a patch's name: the tree is patched
+    assert "## By hand\n\n- pictures: draw --of 2001.02\n" in Path(found["report"]).read_text()
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "why"),
+    [
+        ("needs: json", "needs: of_nobody", "python3 has no of_nobody: PATCHCTL_TORCH_PYTHON names one that has"),
+        ("scripts/names.py", "scripts/none.py", "scripts/none.py ended with 2: "),
+    ],
+)
+def test_it_stops_once_where_the_program_cannot_run(old: str, new: str, why: str, made: Made) -> None:
+    both_go_on(made)
+    made.edit("manifests/upstreams.yaml", old, new)
+    found = begin(made, code=20)
+    (line,) = found["unmade"]
+    assert found["status"] == "stopped" and line.startswith(f"names: list-names of 2001.02 ({why}"), line
+    report = Path(found["report"]).read_text()
+    assert "| step | same |" in report and f"## Could not be made here\n\n- {line}\n" in report
+    found = bump(made, "--continue", code=20)
+    assert (found["status"], found["unmade"]) == ("done", [line])
+
+
+def test_a_person_names_the_python_and_goes_on(made: Made) -> None:
+    both_go_on(made)
+    nowhere = {"PATCHCTL_TORCH_PYTHON": "/nowhere/python"}
+    done = made.patchctl("bump", "2001.01", "--to", "2001.02", "--no-prove", env=nowhere)
+    assert done.returncode == 20 and "names: list-names of 2001.02 (" in done.stdout, done.stderr
+    assert done.stdout.endswith("`patchctl bump --continue`\n") and not (made.root / "lists/names").exists()
+    assert bump(made, "--continue", code=20)["unmade"] == []
+    assert (made.root / "lists/names/v1.5.txt").is_file()
 
 
 def test_a_carried_file_that_changed_is_the_stacks_own(made: Made) -> None:

@@ -84,7 +84,7 @@ LAYERS: dict[str, set[str]] = {
     "pin": SOURCES,
     "drift": SOURCES | {"stack", "catalog"},
     "rebase": TREES | {"catalog", "pin", "drift"},
-    "bump": TREES | {"catalog", "drift", "requirements"},
+    "bump": TREES | {"catalog", "drift", "rebase", "requirements"},
     "prove": TREES | {"bundle", "catalog", "drift", "rebase"},
     "blame": TREES | {"catalog"},
     "check": TREES | {"findings", "requirements", "bundle", "catalog", "importing", "drift", "prove"},
