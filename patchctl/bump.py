@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Annotated, Literal
@@ -53,7 +54,8 @@ class StackMove:
 class BumpState:
     """A bump under way. `stacks` are the new stacks by upstream, as soon as their rebase has begun. Of those that arrived: `merges`,
     how each patch did, by upstream and feature, and `open`, what a person has to look at. `told`: the run has stopped at
-    imports that nothing provides; `asked`: at files that could not be made."""
+    imports that nothing provides; `asked`: at files that could not be made. `unavailable`: upstreams that
+    stay because their sources cannot be had, with the reason."""
 
     release: str
     new: str
@@ -64,6 +66,7 @@ class BumpState:
     open: list[str] = field(default_factory=list)
     told: bool = False
     asked: bool = False
+    unavailable: dict[str, str] = field(default_factory=dict)
 
 
 def state_file(root: Path) -> Path:
@@ -132,12 +135,17 @@ def check_new(dist: Distribution, old: Release, new: str) -> None:
 
 
 def find_moves(
-    drifting: Drifting, stacks: Mapping[str, Stack], only: Sequence[str], python: str | None
+    drifting: Drifting,
+    stacks: Mapping[str, Stack],
+    only: Sequence[str],
+    python: str | None,
+    unavailable: dict[str, str] | None = None,
 ) -> list[StackMove]:
     """Return the stacks that move: those of `only` (UPSTREAM or UPSTREAM@REVISION), else upstreams that name companions.
 
     An upstream that names revisions of others (`companions`) moves to its newest release, and the others to the newer
-    releases that it names there. Raises SourceUnavailable if a required upstream cannot be queried, WrongUse.
+    releases that it names there. An upstream whose sources cannot be had is noted in `unavailable`, with the reason, and
+    stays. Raises SourceUnavailable for it if `unavailable` is None, WrongUse.
     """
     moves = dict[str, StackMove]()
     leading = only or [name for name in stacks if drifting.dist.upstream(name).companions]
@@ -145,15 +153,44 @@ def find_moves(
         name, _, revision = one.partition("@")
         if name not in stacks:
             raise WrongUse(f"the release has no stack of {name}", hint=f"it has {', '.join(stacks)}")
-        newest = revision or drifting.releases_of(stacks[name]).newest(python).by_kind.get("release")
-        if newest is not None:
-            moves[name] = StackMove(name, stacks[name].name, newest, "asked for" if revision else "its newest release")
+        with _noting(name, unavailable):
+            newest = revision or drifting.releases_of(stacks[name]).newest(python).by_kind.get("release")
+            if newest is not None:
+                _check_available(drifting, stacks[name], newest)
+                why = "asked for" if revision else "its newest release"
+                moves[name] = StackMove(name, stacks[name].name, newest, why)
     for move in [] if only else [*moves.values()]:
         (release,) = drifting.releases_of(stacks[move.upstream]).named([move.to])
         for name, revision in companions_of(drifting.dist.upstream(move.upstream), release).items():
             if name in stacks and name not in moves and drifting.releases_of(stacks[name]).is_newer(revision):
-                moves[name] = StackMove(name, stacks[name].name, revision, f"{move.upstream} {move.to} names it")
+                with _noting(name, unavailable):
+                    _check_available(drifting, stacks[name], revision)
+                    moves[name] = StackMove(name, stacks[name].name, revision, f"{move.upstream} {move.to} names it")
     return [moves[name] for name in stacks if name in moves]
+
+
+@contextmanager
+def _noting(upstream: str, unavailable: dict[str, str] | None) -> Iterator[None]:
+    try:
+        yield
+    except SourceUnavailable as error:
+        if unavailable is None:
+            raise
+        unavailable[upstream] = error.what
+
+
+def _check_available(drifting: Drifting, stack: Stack, revision: str) -> None:
+    """Check that a rebase can get both revisions. Raises SourceUnavailable."""
+    upstream, options, releases = drifting.dist.upstream(stack.upstream), drifting.options, drifting.releases_of(stack)
+    in_git = options.source != "sdist" and bool(upstream.git or options.mirrors.get(stack.upstream))
+    if in_git and releases.commit_of(revision) is None:
+        sdist = "; `--source sdist` takes the package index's archive" if upstream.sdist else ""
+        hint = f"`--mirror {stack.upstream}=URL` names another place{sdist}"
+        raise SourceUnavailable(
+            f"{stack.upstream}: no place tells which commit {revision} is", releases.tried, hint=hint
+        )
+    releases.base()
+    releases.named([revision])
 
 
 def release_text(old: Release, new: str, stacks: Mapping[str, Stack], requirements: str | None = None) -> str:

@@ -70,6 +70,7 @@ def begin(
     *,
     dry_run: bool,
     prove: bool,
+    skip_unavailable: bool,
     as_json: bool,
 ) -> int:
     """Find what moves, and do it unless this is a dry run."""
@@ -79,13 +80,15 @@ def begin(
     check_new(dist, old, to)
     stacks = {u: dist.stack(u, name) for u, name in old.stacks.items()}
     drifting = Drifting(dist, options, app.progress(as_json))
-    moves = find_moves(drifting, stacks, only, old.python)
+    unavailable = dict[str, str]()
+    moves = find_moves(drifting, stacks, only, old.python, unavailable if skip_unavailable else None)
     drifting.progress.finish()
-    state = BumpState(old.name, to, moves, prove)
+    state = BumpState(old.name, to, moves, prove, unavailable=unavailable)
     if dry_run or not moves:
         efforts = {m.upstream: effort(drifting.stack(stacks[m.upstream], [m.to]).releases[0]) for m in moves}
         drifting.progress.finish()
         data = BumpOutput(old.name, to, moves, "dry run" if moves else "nothing to move", efforts=efforts)
+        data = replace(data, unavailable=unavailable)
         app.emit("bump", data, lambda style: moves_text(state, style, efforts), as_json)
         return DONE
     with exclusive_writer(dist.root):
@@ -133,7 +136,12 @@ class _Bump:
             if (stopped := self._arrive(move)) is not None:
                 stop = stopped[1].stop
                 at = BumpStop(move.upstream, stop.feature, stop.paths) if stop else None
-                self._emit(self._output("stopped", stop=at), lambda data, style: rebase_stopped(*stopped))
+                old, arrived = self.dist.release(self.state.release), self.state.merges
+                new = {u: self.dist.stack(u, name) for u, name in self.state.stacks.items() if u in arrived}
+                self._emit(
+                    self._output("stopped", stop=at, patches=self._classes(old, new)),
+                    lambda data, style: rebase_stopped(*stopped),
+                )
                 return DoesNotApply.code
         dist, state = self.dist, self.state
         old, new = dist.release(state.release), {u: dist.stack(u, name) for u, name in state.stacks.items()}
@@ -168,7 +176,8 @@ class _Bump:
     def _output(self, status: str, **more: Any) -> BumpOutput:
         state = self.state
         report = self.dist.root / "edit" / f"bump-{state.new}.md"
-        return BumpOutput(state.release, state.new, state.moves, status, stacks=state.stacks, report=report, **more)
+        known: dict[str, Any] = {"stacks": state.stacks, "unavailable": state.unavailable, "report": report}
+        return BumpOutput(state.release, state.new, state.moves, status, **known, **more)
 
     def _emit(
         self,

@@ -209,6 +209,9 @@ def _of_release(dist: Distribution) -> list[Stack]:
     help="Move this upstream, to its newest release or to a revision, and no other that is not named. Repeatable.",
 )
 @click.option("--dry-run", is_flag=True, help="Say what would move, and what each patch would take. Writes nothing.")
+@click.option(
+    "--skip-unavailable", is_flag=True, help="Leave an upstream as it is whose sources cannot be had, and say so."
+)
 @click.option("--no-prove", is_flag=True, help="Run no proofs at the end; may take hours otherwise.")
 @click.option("--continue", "action", flag_value="continue", help="Go on: a patch is resolved, or the run was killed.")
 @click.option("--abort", "action", flag_value="abort", help="Forget the bump. Stacks that have arrived stay.")
@@ -222,6 +225,7 @@ def bump_command(
     only: tuple[str, ...],
     dry_run: bool,
     no_prove: bool,
+    skip_unavailable: bool,
     action: str | None,
     sources: Sources,
     as_json: bool,
@@ -245,5 +249,6 @@ def bump_command(
 
     options = sources.options()
     if action is None:
-        return begin(app, release, to, only, options, dry_run=dry_run, prove=not no_prove, as_json=as_json)
+        flags = {"dry_run": dry_run, "prove": not no_prove, "skip_unavailable": skip_unavailable}
+        return begin(app, release, to, only, options, **flags, as_json=as_json)
     return end_or_go_on(app, action, bool(release or to or only), options, as_json)

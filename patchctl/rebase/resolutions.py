@@ -34,10 +34,12 @@ class Resolutions:
 
     def link(self, git_dir: Path) -> None:
         """Keep git's rr-cache here too. MERGE_RR must not name entries that were deleted since: git would die of a signal."""
-        cache, noted = self.folder / "rr-cache", git_dir / "MERGE_RR"
+        cache, noted, there = self.folder / "rr-cache", git_dir / "MERGE_RR", git_dir / "rr-cache"
         cache.mkdir(parents=True, exist_ok=True)
-        if not (git_dir / "rr-cache").is_symlink():
-            os.symlink(cache, git_dir / "rr-cache")
+        if there.is_symlink() and os.readlink(there) != str(cache):  # the tree is a copy, as of a CI job's artifact
+            there.unlink()
+        if not there.is_symlink():
+            os.symlink(cache, there)
         names = [entry.partition(b"\t")[0].partition(b".")[0] for entry in _bytes_of(noted).split(b"\0") if entry]
         if not all((cache / os.fsdecode(name)).is_dir() for name in names):
             noted.unlink()

@@ -48,7 +48,8 @@ class BumpOutput:
         default_factory=dict
     )
     patches: Annotated[
-        Mapping[str, Sequence[PatchClass]], Doc("done: comparison of each patch with the old stack, by upstream")
+        Mapping[str, Sequence[PatchClass]],
+        Doc("comparison of each patch with the old stack, by upstream that has arrived"),
     ] = field(default_factory=dict)
     red: Annotated[Sequence[str], Doc("done: failed proofs, one per line")] = ()
     open: Annotated[
@@ -57,6 +58,10 @@ class BumpOutput:
     imports: Annotated[
         Sequence[str], Doc("stopped: modules that a new pin imports, did not before, and that nothing provides")
     ] = ()
+    unavailable: Annotated[
+        Mapping[str, str],
+        Doc("`--skip-unavailable`: upstreams that stay because their sources cannot be had, with the reason"),
+    ] = field(default_factory=dict)
     unmade: Annotated[
         Sequence[str], Doc("files of new stacks that no program could make here, each with the command and the reason")
     ] = ()
@@ -78,6 +83,11 @@ def moves_text(state: BumpState, style: Style, efforts: Mapping[str, str] | None
     for move in state.moves:
         word = f"  {efforts[move.upstream]}" if efforts else ""
         yield f"  {f'{move.upstream}/{move.stack}':<{width}}  {visible_line(move.to)}{word}  ({visible_line(move.why)})"
+    yield from _unavailable_text(state.unavailable, style)
+
+
+def _unavailable_text(unavailable: Mapping[str, str], style: Style) -> Iterator[str]:
+    yield from (style.bad(f"  stays: {one_line(why)}") for why in unavailable.values())
 
 
 def aborted_text(state: BumpState, held: Sequence[str], style: Style) -> Iterator[str]:
@@ -97,6 +107,7 @@ def bump_text(found: BumpOutput, style: Style) -> Iterator[str]:
     for upstream, stack in found.stacks.items():
         numbers = Counter(p.kind for p in found.patches[upstream])
         yield f"  {upstream}/{stack}: " + ", ".join(f"{number} {kind}" for kind, number in numbers.items())
+    yield from _unavailable_text(found.unavailable, style)
     yield from (style.bad(f"  look at: {one_line(line)}") for line in found.open)
     yield from (style.bad(f"  red: {one_line(line)}") for line in found.red)
     yield from (style.bad(f"  not made: {one_line(line)}") for line in found.unmade)
@@ -140,9 +151,11 @@ def report_markdown(found: BumpOutput, range_diffs: Mapping[str, str]) -> str:
         lines += [f"- `{path}`: {_cell(why)}" for path, why in found.stop.files.items()]
         lines += [
             "",
-            "The work tree, with the other patches to come, is in `edit/`: resolve, `git add`, `patchctl bump --continue`.",
+            "The work tree, with the other patches to come, is in `edit/` (of a CI job in its artifact, `edit.tar.gz`):"
+            " resolve, `git add`, `patchctl bump --continue`.",
         ]
     for title, some in (
+        ("Stays, as its sources could not be had", [*found.unavailable.values()]),
         ("Imports that nothing provides", found.imports),
         ("To look at", found.open),
         ("Red proofs", found.red),

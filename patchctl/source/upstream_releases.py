@@ -173,6 +173,11 @@ class UpstreamReleases:
         version = version_of(name, self._prefix)
         return version is not None and self._own is not None and version > self._own
 
+    @property
+    def tried(self) -> list[Tried]:
+        """The places of repositories that were tried in vain."""
+        return self._anywhere.tried
+
     def commit_of(self, name: str) -> str | None:
         """Return the commit of a tag or branch, or None if no place has it. Fetches nothing."""
         found = self._anywhere.find(name)

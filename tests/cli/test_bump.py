@@ -226,7 +226,8 @@ def test_it_stops_at_a_conflict_and_goes_on(made: Made) -> None:
     conflict(made)
     found = begin(made, code=4)
     assert found["stop"] == {"upstream": "clock", "feature": "step", "files": {TICK: "both changed the same lines"}}
-    assert "## Stopped at step of clock\n\n- `clock/tick.py`: " in Path(found["report"]).read_text()
+    report = Path(found["report"]).read_text()
+    assert "## Stopped at step of clock\n\n- `clock/tick.py`: " in report and "| loud | same |" in report
     assert bump(made, "--continue", code=4)["error"]["exit_code"] == 4  # nothing is resolved yet
     resolve(made)
     found = bump(made, "--continue", code=20)
