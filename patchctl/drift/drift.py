@@ -46,7 +46,13 @@ from patchctl.patch.hunks import apply_change
 from patchctl.patch.names import path_text
 from patchctl.patch.parse import FileChange
 from patchctl.source.types import SourceOptions
-from patchctl.source.upstream_releases import RevisionTree, UpstreamRelease, UpstreamReleases, wanted_files
+from patchctl.source.upstream_releases import (
+    IndexAnswer,
+    RevisionTree,
+    UpstreamRelease,
+    UpstreamReleases,
+    wanted_files,
+)
 from patchctl.stack.patches import StackPatch
 from patchctl.stack.plan import load_patches
 from patchctl.terminal.progress import Progress
@@ -105,6 +111,7 @@ class Drifting:
     judge: FileJudge = field(default_factory=FileJudge)
     _callers: dict[tuple[str, str], list[_Caller] | str] = field(default_factory=dict)
     _releases: dict[tuple[str, str], UpstreamReleases] = field(default_factory=dict)
+    _answers: dict[str, IndexAnswer] = field(default_factory=dict)
 
     def stacks(self, wanted: Iterable[tuple[Stack, Sequence[str] | None]]) -> list[StackDrift]:
         """Each stack on its revisions. One whose source cannot be had is named beside what was found of the others. Raises
@@ -154,10 +161,25 @@ class Drifting:
     def _places(self, stack: Stack, patches: Sequence[StackPatch]) -> UpstreamReleases:
         key = stack.upstream, stack.name
         if key not in self._releases:  # an index is asked once a run
-            wanted = wanted_files(path for p in patches for path in p.paths)
+            every = [*patches, *self._patches_beside(stack)]  # what one stack has downloaded serves the others
+            wanted = wanted_files(path for p in every for path in p.paths)
             upstream = self.dist.upstream(stack.upstream)
-            self._releases[key] = UpstreamReleases(stack, upstream, self.options, self.progress, wanted)
+            self._releases[key] = UpstreamReleases(
+                stack,
+                upstream,
+                self.options,
+                self.progress,
+                wanted,
+                self._answers.setdefault(stack.upstream, IndexAnswer()),
+            )
         return self._releases[key]
+
+    def _patches_beside(self, stack: Stack) -> Iterator[StackPatch]:
+        """The patches of the upstream's other stacks, as far as they can be read."""
+        for (upstream, name), other in self.dist.stacks.items():
+            if upstream == stack.upstream and name != stack.name:
+                with contextlib.suppress(PatchctlError):
+                    yield from load_patches(self.dist, other)
 
     def _calling(self, stack: Stack) -> list[_Caller] | str:
         """A stack's patches with the Python they write; or why they cannot be read."""

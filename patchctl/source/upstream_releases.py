@@ -11,7 +11,7 @@ import hashlib
 import json
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -67,6 +67,14 @@ class Newest:
     hidden: Mapping[str, str]
 
 
+@dataclass
+class IndexAnswer:
+    """What the package index offered in this run, None if it was not asked yet, and the places tried in vain."""
+
+    offered: list[Offered] | None = None
+    tried: list[Tried] = field(default_factory=list)
+
+
 class RevisionTree:
     """The files of one tree. Reads only the folders and files asked for."""
 
@@ -117,7 +125,13 @@ class UpstreamReleases:
     """The revisions of one upstream, from the places of its sources."""
 
     def __init__(
-        self, stack: Stack, upstream: Upstream, options: SourceOptions, progress: Progress, wanted: frozenset[bytes]
+        self,
+        stack: Stack,
+        upstream: Upstream,
+        options: SourceOptions,
+        progress: Progress,
+        wanted: frozenset[bytes],
+        answer: IndexAnswer | None = None,
     ) -> None:
         self._stack, self._upstream, self._options, self._progress = stack, upstream, options, progress
         self._name, self._wanted = stack.upstream, wanted
@@ -125,7 +139,8 @@ class UpstreamReleases:
         here = replace(options, offline=True)  # local mirrors are read before anything is asked over the network
         self._here = Revisions(self._name, upstream, self._prefix, here)
         self._anywhere = Revisions(self._name, upstream, self._prefix, options)
-        self._index_tried: list[Tried] = []
+        self._answer = answer or IndexAnswer()  # stacks of one upstream share it
+        self._index_tried = self._answer.tried
 
     def base(self) -> UpstreamRelease:
         """Return the stack's pin. Raises SourceUnavailable."""
@@ -292,8 +307,10 @@ class UpstreamReleases:
             self._index_tried.append(Tried("package index", "offline"))
             known = (_json(note) or {}).get("offered", [])
             return [Offered(Sdist(version, sha256), python) for version, sha256, python in known]
+        if self._answer.offered is not None:
+            return self._answer.offered
         self._progress.note(f"asking for versions of {self._upstream.sdist}")
-        found = versions(self._upstream.sdist, self._index_tried)
+        found = self._answer.offered = versions(self._upstream.sdist, self._index_tried)
         with contextlib.suppress(OSError):
             make_folder(note.parent)
             rows = [(one.sdist.version, one.sdist.sha256, one.python) for one in found]

@@ -488,14 +488,14 @@ def test_two_stacks_of_an_upstream_keep_what_each_wants_of_a_release(tmp_path: P
     stacks = made.root / "manifests/stacks/greeter"
     head, _, patches = (stacks / "v1.yaml").read_text().partition("patches:\n")
     first, *_, last = patches.splitlines(keepends=True)
-    for name, patch, more in (("v2", first, GENERATED), ("v3", last, "")):
+    for name, patch, more in (("v2", first, GENERATED), ("v3", last, ""), ("v4", first, "")):
         (stacks / f"{name}.yaml").write_text(f"{head}{more}patches:\n{patch}".replace("name: v1\n", f"name: {name}\n"))
         shutil.copytree(made.root / "patches/greeter/v1", made.root / f"patches/greeter/{name}")
     sdist(made, "2.0", {"greeter/hello.py": MOVED, "greeter/talker.py": TALKER, "README.md": "more\n"})
-    for name in ("greeter/v2", "greeter/v3"):
+    for name in ("greeter/v2", "greeter/v4"):
         made.patchctl("drift", name, "--against", "2.0", "--source", "sdist")
     (made.index / "greeter-2.0.tar.gz").unlink()
-    for name in ("greeter/v2", "greeter/v3", "greeter/v2"):
+    for name in ("greeter/v2", "greeter/v3", "greeter/v1", "greeter/v2"):  # v3 wants README.md, which v4 did not
         done = made.patchctl("drift", name, "--against", "2.0", "--source", "sdist", "--offline")
         assert done.returncode in (10, 20), done.stderr
 
