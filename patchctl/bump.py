@@ -54,7 +54,7 @@ class StackMove:
 class BumpState:
     """A bump under way. `stacks` are the new stacks by upstream, as soon as their rebase has begun. Of those that arrived: `merges`,
     how each patch did, by upstream and feature, and `open`, what a person has to look at. `told`: the run has stopped at
-    imports that nothing provides; `asked`: at files that could not be made. `unavailable`: upstreams that
+    imports that nothing provides, which are `imports`; `asked`: at files that could not be made. `unavailable`: upstreams that
     stay because their sources cannot be had, with the reason."""
 
     release: str
@@ -65,6 +65,7 @@ class BumpState:
     merges: dict[str, dict[str, str]] = field(default_factory=dict)
     open: list[str] = field(default_factory=list)
     told: bool = False
+    imports: list[str] = field(default_factory=list)
     asked: bool = False
     unavailable: dict[str, str] = field(default_factory=dict)
 

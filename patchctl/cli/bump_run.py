@@ -85,25 +85,27 @@ def begin(
     drifting.progress.finish()
     state = BumpState(old.name, to, moves, prove, unavailable=unavailable)
     if dry_run or not moves:
-        efforts = {m.upstream: effort(drifting.stack(stacks[m.upstream], [m.to]).releases[0]) for m in moves}
+        drifts = {m.upstream: drifting.stack(stacks[m.upstream], [m.to]).releases[0] for m in moves}
         drifting.progress.finish()
+        efforts = {u: effort(drift) for u, drift in drifts.items()}
         data = BumpOutput(old.name, to, moves, "dry run" if moves else "nothing to move", efforts=efforts)
-        data = replace(data, unavailable=unavailable)
-        app.emit("bump", data, lambda style: moves_text(state, style, efforts), as_json)
+        states = {u: {p.feature: p.state for p in drift.patches} for u, drift in drifts.items()}
+        data = replace(data, unavailable=unavailable, states=states)
+        app.emit("bump", data, lambda style: moves_text(state, style, efforts, states), as_json)
         return DONE
     with exclusive_writer(dist.root):
         write_state(dist.root, state)
     return _Bump(app, state, options, as_json).go_on()
 
 
-def end_or_go_on(app: App, action: str, named: bool, options: SourceOptions, as_json: bool) -> int:
-    """Abort or continue the bump under way. Raises WrongUse if a release or an upstream is `named`."""
+def end_or_go_on(app: App, action: str, named: bool, options: SourceOptions, *, prove: bool, as_json: bool) -> int:
+    """Abort or continue the bump under way, without proofs unless `prove`. Raises WrongUse if a release or an upstream is `named`."""
     if named:
         raise WrongUse(f"--{action} is for the bump under way", hint="name no release and no upstream")
     root = app.distribution.root
     state = read_state(root)
     if action == "continue":
-        return _Bump(app, state, options, as_json).go_on()
+        return _Bump(app, replace(state, prove=state.prove and prove), options, as_json).go_on()
     with exclusive_writer(root):
         state_file(root).unlink()
     data = BumpOutput(state.release, state.new, state.moves, "aborted", stacks=state.stacks)
@@ -146,7 +148,7 @@ class _Bump:
         dist, state = self.dist, self.state
         old, new = dist.release(state.release), {u: dist.stack(u, name) for u, name in state.stacks.items()}
         if not state.told and (missing := self._unprovided(old, new)):
-            self._note(told=True)
+            self._note(told=True, imports=missing)
             self._emit(self._output("stopped", imports=missing), imports_text)
             return SOMEBODY_HAS_TO_WORK
         if state.new not in dist.releases:
@@ -159,11 +161,14 @@ class _Bump:
             self._emit(data, unmade_text)
             return SOMEBODY_HAS_TO_WORK
         red = self._prove(new.values()) if state.prove else []
-        more = {"unmade": unmade, "by_hand": by_hand, "left": self._left()}
-        data = self._output("done", patches=self._classes(old, new), red=red, open=state.open, **more)
+        more = {"imports": state.imports, "unmade": unmade, "by_hand": by_hand, "left": self._left()}
+        data = self._output(
+            "stopped" if red else "done", patches=self._classes(old, new), red=red, open=state.open, **more
+        )
         files = {move.upstream: self.place_of(move).range_diff for move in state.moves}
         self._emit(data, bump_text, {u: f.read_text("utf-8", "replace") for u, f in files.items() if f.is_file()})
-        state_file(dist.root).unlink(missing_ok=True)
+        if not red:
+            state_file(dist.root).unlink(missing_ok=True)
         return SOMEBODY_HAS_TO_WORK if red or state.open or data.unproven or unmade or data.left else DONE
 
     def _classes(self, old: Release, new: Mapping[str, Stack]) -> dict[str, list[PatchClass]]:

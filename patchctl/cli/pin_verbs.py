@@ -251,4 +251,4 @@ def bump_command(
     if action is None:
         flags = {"dry_run": dry_run, "prove": not no_prove, "skip_unavailable": skip_unavailable}
         return begin(app, release, to, only, options, **flags, as_json=as_json)
-    return end_or_go_on(app, action, bool(release or to or only), options, as_json)
+    return end_or_go_on(app, action, bool(release or to or only), options, prove=not no_prove, as_json=as_json)

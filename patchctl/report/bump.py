@@ -43,6 +43,9 @@ class BumpOutput:
     efforts: Annotated[Mapping[str, str], Doc("dry run: effort of each upstream's move, as in `outdated`")] = field(
         default_factory=dict
     )
+    states: Annotated[
+        Mapping[str, Mapping[str, str]], Doc("dry run: state of each patch on the target by feature, as in `drift`")
+    ] = field(default_factory=dict)
     stop: Annotated[BumpStop | None, Doc("stopped: patch that needs manual work")] = None
     stacks: Annotated[Mapping[str, str], Doc("new stack of each upstream, as far as the bump has come")] = field(
         default_factory=dict
@@ -51,12 +54,12 @@ class BumpOutput:
         Mapping[str, Sequence[PatchClass]],
         Doc("comparison of each patch with the old stack, by upstream that has arrived"),
     ] = field(default_factory=dict)
-    red: Annotated[Sequence[str], Doc("done: failed proofs, one per line")] = ()
+    red: Annotated[Sequence[str], Doc("stopped: failed proofs, one per line")] = ()
     open: Annotated[
         Sequence[str], Doc("requirements that did not arrive, and upstream names that changed and patches use")
     ] = ()
     imports: Annotated[
-        Sequence[str], Doc("stopped: modules that a new pin imports, did not before, and that nothing provides")
+        Sequence[str], Doc("stopped, done: modules that a new pin imports, did not before, and that nothing provides")
     ] = ()
     unavailable: Annotated[
         Mapping[str, str],
@@ -76,13 +79,18 @@ class BumpOutput:
         return [f"{p.feature}@{u}" for u, rows in self.patches.items() for p in rows if p.proof is not None]
 
 
-def moves_text(state: BumpState, style: Style, efforts: Mapping[str, str] | None = None) -> Iterator[str]:
-    """Yield the moves, each with its effort if patches were tried."""
+def moves_text(
+    state: BumpState, style: Style, efforts: Mapping[str, str], states: Mapping[str, Mapping[str, str]]
+) -> Iterator[str]:
+    """Yield the moves, each with its effort and its patches by state."""
     yield style(f"{state.release} to {state.new}: {counted(len(state.moves), 'upstream')} to move", bold=True)
     width = max((len(f"{m.upstream}/{m.stack}") for m in state.moves), default=0)
     for move in state.moves:
-        word = f"  {efforts[move.upstream]}" if efforts else ""
-        yield f"  {f'{move.upstream}/{move.stack}':<{width}}  {visible_line(move.to)}{word}  ({visible_line(move.why)})"
+        to = f"{visible_line(move.to)}  {efforts[move.upstream]}"
+        yield f"  {f'{move.upstream}/{move.stack}':<{width}}  {to}  ({visible_line(move.why)})"
+        for word, number in Counter(states[move.upstream].values()).items():
+            names = ", ".join(feature for feature, state in states[move.upstream].items() if state == word)
+            yield f"    {word}: {number}, {names}"
     yield from _unavailable_text(state.unavailable, style)
 
 
@@ -113,7 +121,9 @@ def bump_text(found: BumpOutput, style: Style) -> Iterator[str]:
     yield from (style.bad(f"  not made: {one_line(line)}") for line in found.unmade)
     yield from (style.bad(f"  left: {one_line(line)}") for line in found.left)
     yield from (f"  by hand: {one_line(line)}" for line in found.by_hand)
-    if found.unproven:
+    if found.red:
+        yield "next: mend what is red, then `patchctl bump --continue`, which proves what is not on record; with --no-prove it ends"
+    elif found.unproven:
         yield f"not proven: {', '.join(found.unproven)}"
         yield f"next: patchctl prove --all --release {found.new}"
     yield f"report {found.report}"

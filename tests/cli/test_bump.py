@@ -15,6 +15,7 @@ from distribution import CLOCK, GREETER, REPO, Made, git, make_distribution, wri
 from json_schema import faults
 from killing import killed, points
 from on_disk import snapshot
+from test_prove import CONFTEST, MUTATION, TESTS
 
 from patchctl.errors import SourceUnavailable
 
@@ -165,6 +166,22 @@ def test_a_person_names_the_python_and_goes_on(made: Made) -> None:
     assert (made.root / "lists/names/v1.5.txt").is_file()
 
 
+def test_it_stops_at_a_red_proof(made: Made) -> None:
+    tests = "patches/greeter/v1/typo/tests/test_typo.py"
+    write_files(made.root, {"conftest.py": CONFTEST, tests: TESTS.replace('"Hello" in', '"Hullo" in')})
+    both_go_on(made)
+    found = bump(made, "2001.01", "--to", "2001.02", "--only", "greeter", code=20)
+    assert found["status"] == "stopped" and len(found["red"]) == 3  # two have no tests
+    assert "typo@greeter: patched: on test_need failed: " in " ".join(found["red"])
+    assert "## Red proofs\n\n- typo@greeter: patched: on test_need failed: " in Path(found["report"]).read_text()
+    write_files(made.root, {tests: TESTS, "patches/greeter/v1/typo/mutants/typo.yaml": MUTATION})
+    found = bump(made, "--continue", code=20)
+    assert [line.partition("@")[0] for line in found["red"]] == ["polite", "loud"], found["red"]
+    assert {p["feature"]: p["proof"] for p in found["patches"]["greeter"]}["typo"] is None  # proven
+    found = bump(made, "--continue", "--no-prove", code=20)
+    assert found["status"] == "done" and not (made.root / "edit/.bump.json").exists()
+
+
 def test_a_carried_file_that_changed_is_the_stacks_own(made: Made) -> None:
     both_go_on(made)
     begin(made, "--only", "greeter@v2", code=20)
@@ -187,6 +204,9 @@ def test_a_dry_run_says_what_each_would_take(made: Made) -> None:
     before = snapshot(made.root)
     found = begin(made, "--dry-run", code=0)
     assert found["efforts"] == {"greeter": "exact", "clock": "exact"} and snapshot(made.root) == before
+    assert found["states"]["greeter"] == dict.fromkeys(("typo", "polite", "loud"), "exact")
+    text = made.good("bump", "2001.01", "--to", "2001.02", "--dry-run")
+    assert "\n    exact: 3, typo, polite, loud\n" in text and "\n    exact: 1, step\n" in text
 
 
 def test_only_what_is_named_moves(made: Made) -> None:
@@ -250,6 +270,7 @@ def test_an_import_that_nothing_provides_stops_it_once(made: Made) -> None:
     assert "2001.02" not in made.good("list", "releases")
     found = bump(made, "--continue", code=20)
     assert found["status"] == "done" and "2001.02" in made.good("list", "releases")
+    assert found["imports"] == [line] and f"- {line}" in Path(found["report"]).read_text()
 
 
 def test_what_was_edited_at_a_stop_stays(made: Made) -> None:
