@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from patchctl.manifest.distribution import Distribution
+
 REPO = Path(__file__).parents[2]
 TEST = "tests/unit/test_scratch.py"
 
@@ -40,3 +42,14 @@ def test_as_two_words_it_is_refused_with_what_to_write(trees: Path, first: bool)
 
 def test_as_two_words_it_is_taken_where_no_other_conftest_is(tmp_path: Path) -> None:
     assert collect(TEST, "--trees", str(tmp_path)).returncode == 0
+
+
+def test_a_file_of_another_stack_is_collected_where_it_is_named(tmp_path: Path) -> None:
+    """`prove` runs tests that a stack inherits, and a person runs one of them again by its name."""
+    dist = Distribution.load(REPO)
+    old, new = [s for (u, _), s in sorted(dist.stacks.items()) if u == "verl"][:2]
+    file = min((REPO / "patches/verl" / old.name).glob("*/tests/test_*.py")).relative_to(REPO).as_posix()
+    of = [f"--trees={tmp_path}", f"--stack=verl/{new.name}"]
+    named = collect(file, *of)
+    assert named.returncode == 0 and f"{file}::test_" in named.stdout, named.stdout
+    assert collect(str(Path(file).parents[1]), *of).returncode == pytest.ExitCode.NO_TESTS_COLLECTED
