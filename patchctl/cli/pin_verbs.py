@@ -183,7 +183,7 @@ def outdated_command(
     python = release.python if release else None
     drifting = Drifting(dist, sources.options(), app.progress(as_json))
     found = outdated(drifting, chosen, python, drift=not no_drift)
-    data = OutdatedOutput(release.name if release else None, python, found)
+    data = OutdatedOutput(release.name if release else None, python, found, release.stays if release else {})
     app.emit("outdated", data, lambda style: outdated_text(data, style), as_json)
     if any(one.unavailable for one in found) and not skip_unavailable:
         return SourceUnavailable.code

@@ -365,6 +365,10 @@ class Release:
         ),
     ] = None
     images: Annotated[Images, Doc("The base images.")] = field(default_factory=Images)
+    stays: Annotated[
+        dict[Name, Text],
+        Doc("Why an upstream stays at its stack although it has newer releases; `outdated` repeats it."),
+    ] = field(default_factory=dict)
     note: Annotated[Text | None, Doc("Additional information for readers.")] = None
 
     @property
@@ -382,6 +386,7 @@ class Release:
             pinned={n: p for n, p in base.pinned.items() if n not in self.stacks} | self.pinned,
             requirements=self.requirements or base.requirements,
             environment=self.environment or base.environment,
+            stays={u: why for u, why in base.stays.items() if u not in self.stacks} | self.stays,
             images=Images(self.images.base or base.images.base, self.images.into or base.images.into),
         )
 

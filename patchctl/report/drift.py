@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated
 
 from patchctl.blame.line_owners import EditedTree
@@ -327,6 +327,9 @@ class OutdatedOutput:
     release: Annotated[str | None, Doc("release with these stacks; null if no release has all of them")]
     python: Annotated[str | None, Doc("Python version of the release; null if unspecified")]
     stacks: Annotated[Sequence[OutdatedStack], Doc("one entry per upstream, in manifest order")]
+    stays: Annotated[
+        Mapping[str, str], Doc("by upstream: why the release's manifest says that it stays at its stack")
+    ] = field(default_factory=dict)
 
 
 def outdated_text(found: OutdatedOutput, style: Style) -> Iterator[str]:
@@ -346,8 +349,11 @@ def outdated_text(found: OutdatedOutput, style: Style) -> Iterator[str]:
             for name, needs in list(one.hidden.items())[-1:]
         )
         yield from (f"  tried {visible_line(t.place)}: {one_line(t.reason)}" for t in one.unavailable)
+        if one.newer and one.upstream in found.stays:
+            yield f"  stays: {one_line(found.stays[one.upstream])}"
         yield from (f"  asks for {_companion(c, style)}" for c in one.companions)
-    efforts = [(_LEAST.index(n.effort), one, n) for one in new for n in one.newer if n.effort in _LEAST]
+    moving = [one for one in new if one.upstream not in found.stays]
+    efforts = [(_LEAST.index(n.effort), one, n) for one in moving for n in one.newer if n.effort in _LEAST]
     if efforts:
         _, one, first = min(efforts, key=lambda row: row[0])
         name = visible_line(first.name) + (" --source sdist" if first.archived else "")

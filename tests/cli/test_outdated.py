@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from distribution import CLOCK, GREETER, REPO, Made, git, make_distribution
+from distribution import CLOCK, GREETER, REPO, Made, git, make_distribution, write_files
 from json_schema import faults
 from on_disk import snapshot
 from test_drift import HELLO, MOVED, release, sdist
@@ -17,6 +17,7 @@ from test_drift import HELLO, MOVED, release, sdist
 RELEASE = (
     'schema: 1\nname: "2001.01"\nsummary: The first.\nstacks: {greeter: v1, clock: v2}\nruntime: {python: "3.11.*"}\n'
 )
+STAYS = RELEASE.partition("runtime")[0] + "stays: {greeter: its tone has changed}\n"
 
 
 @pytest.fixture
@@ -84,6 +85,15 @@ def test_versions_for_another_python_are_named_apart(made: Made, tmp_path: Path)
     )
     row = outdated(made, "greeter", "--no-drift", code=1, env={"PIP_FIND_LINKS": page.as_uri()})["greeter"]
     assert newer(row) == {"release": ("2.0", None, [])} and row["hidden"] == {"3.0": ">=3.12"}
+
+
+def test_why_one_stays_is_said(made: Made) -> None:
+    write_files(made.root, {"manifests/releases/2001.01.yaml": STAYS})
+    release(made, "v2", {"other.py": "OTHER = 1\n"})
+    said = made.patchctl("outdated").stdout
+    assert "\n  stays: its tone has changed\n" in said and "next:" not in said
+    release(made, "v3", {"README": "3\n"}, "clock")
+    assert made.patchctl("outdated").stdout.endswith("next: patchctl rebase clock/v2 --to v3\n")
 
 
 def test_what_the_index_alone_has_is_rebased_from_there(made: Made) -> None:
