@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from patchctl.catalog import evidence
 from patchctl.manifest.distribution import Distribution
+from patchctl.stack.plan import load_patches
 
 REPO = Path(__file__).parents[2]
 TEST = "tests/unit/test_scratch.py"
@@ -44,12 +46,15 @@ def test_as_two_words_it_is_taken_where_no_other_conftest_is(tmp_path: Path) -> 
     assert collect(TEST, "--trees", str(tmp_path)).returncode == 0
 
 
-def test_a_file_of_another_stack_is_collected_where_it_is_named(tmp_path: Path) -> None:
-    """`prove` runs tests that a stack inherits, and a person runs one of them again by its name."""
+def test_tests_that_a_stack_inherits_are_collected(tmp_path: Path) -> None:
+    """Where the trees are of that stack: a red one can be run again with pytest alone."""
     dist = Distribution.load(REPO)
-    old, new = [s for (u, _), s in sorted(dist.stacks.items()) if u == "verl"][:2]
-    file = min((REPO / "patches/verl" / old.name).glob("*/tests/test_*.py")).relative_to(REPO).as_posix()
-    of = [f"--trees={tmp_path}", f"--stack=verl/{new.name}"]
-    named = collect(file, *of)
-    assert named.returncode == 0 and f"{file}::test_" in named.stdout, named.stdout
-    assert collect(str(Path(file).parents[1]), *of).returncode == pytest.ExitCode.NO_TESTS_COLLECTED
+    stack, file = next(
+        (stack, Path(file))
+        for stack in dist.stacks.values()
+        for patch in load_patches(dist, stack)
+        for file in evidence.tests_of(dist, stack, patch.feature)
+        if file.startswith(f"patches/{stack.upstream}/") and f"/{stack.name}/" not in file and "/shared/" not in file
+    )
+    done = collect(str(file.parent), f"--trees={tmp_path}", f"--stack={stack.upstream}/{stack.name}")
+    assert done.returncode == 0 and f"{file}::test_" in done.stdout, done.stdout
