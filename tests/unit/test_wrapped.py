@@ -15,6 +15,7 @@ import pytest
 from distribution import REPO
 from hypothesis import given
 from hypothesis import strategies as st
+from pins import oldest
 
 from patchctl.terminal.text import _COMMAND, COLOR, columns, wrapped
 
@@ -82,7 +83,7 @@ def test_a_terminal_and_a_pipe_are_told_the_same(verb: str, width: int) -> None:
 
 # Two of many recipes: the one with most features, and one with the longest limit.
 @pytest.mark.parametrize(
-    "verb", ["list", "verify --static", "recipe show deepseek-r1/grpo@2026.02", "recipe show qwen3-235b/grpo"]
+    "verb", ["list", "verify --static", f"recipe show deepseek-r1/grpo@{oldest()}", "recipe show qwen3-235b/grpo"]
 )
 def test_a_summary_fits_a_screen(verb: str) -> None:
     """At 80 columns; -v begins with the same and adds to it."""
