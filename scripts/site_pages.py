@@ -33,8 +33,8 @@ def on_config(config: Any) -> Any:
         _copy(page, page)
     for root, made in ROOT_PAGES.items():
         _copy(REPO / root, DOCS / made)
-    for page in (COPY / "zh-CN").glob("*.md"):
-        english = (COPY / page.name).read_text(encoding="utf-8")
+    for page in (COPY / "zh-CN").rglob("*.md"):
+        english = (COPY / page.relative_to(COPY / "zh-CN")).read_text(encoding="utf-8")
         page.write_text(with_anchors_of(english, page.read_text(encoding="utf-8")), encoding="utf-8")
     (COPY / "cli.md").write_text(commands(), encoding="utf-8")
     config["docs_dir"] = str(COPY)

@@ -18,11 +18,11 @@ HEADING = re.compile(r"(?m)^(#+) (.+)$")
 
 
 def translations() -> list[Path]:
-    return [REPO / "README.zh-CN.md", *sorted((REPO / "docs/zh-CN").glob("*.md"))]
+    return [REPO / "README.zh-CN.md", *sorted((REPO / "docs/zh-CN").rglob("*.md"))]
 
 
 def english_of(page: Path) -> Path:
-    return REPO / "README.md" if page.parent == REPO else REPO / "docs" / page.name
+    return REPO / "README.md" if page.parent == REPO else REPO / "docs" / page.relative_to(REPO / "docs/zh-CN")
 
 
 def levels(text: str) -> list[int]:

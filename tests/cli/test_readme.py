@@ -10,8 +10,9 @@ from documented import in_blocks, in_spans
 from markdown_pages import section
 
 READMES = ("README.md", "README.zh-CN.md")
+CHINESE = REPO / "docs/zh-CN"
 # The tutorial in Chinese is a text of its own: its commands are those of test_tutorial.py.
-PAGES = sorted(page.name for page in (REPO / "docs/zh-CN").glob("*.md") if page.name != "tutorial.md")
+PAGES = sorted(p.relative_to(CHINESE).as_posix() for p in CHINESE.rglob("*.md") if p != CHINESE / "tutorial.md")
 FIGURE = re.compile(r"\[([^\]]*)\]\(docs/benchmarks\.md#([^)]+)\)")
 NUMBER = re.compile(r"\d+(?:\.\d+)?")
 

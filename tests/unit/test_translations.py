@@ -30,6 +30,11 @@ def test_both_languages_have_the_same_sections(page: str) -> None:
     assert translations.levels((REPO / page).read_text(encoding="utf-8")) == translations.levels(english)
 
 
+def test_a_page_of_a_folder_translates_that_of_the_same_folder() -> None:
+    assert translations.english_of(REPO / "docs/zh-CN/practice/README.md") == REPO / "docs/practice/README.md"
+    assert translations.english_of(REPO / "README.zh-CN.md") == REPO / "README.md"
+
+
 def test_a_section_that_changed_is_named_until_the_page_is_renewed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
