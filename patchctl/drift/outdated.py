@@ -76,7 +76,9 @@ def outdated(
             kinds = {**newest.by_kind}
             if (branch := followed.get(stack.upstream)) and _pinned(drifting, stack, branch) is False:
                 kinds.setdefault(BRANCH, branch)
-            newer = tuple(NewRevision(kind, name, archived=name in newest.archived) for kind, name in kinds.items())
+            has_repository = drifting.dist.upstream(stack.upstream).git or drifting.options.mirrors.get(stack.upstream)
+            archived = newest.archived if has_repository else ()
+            newer = tuple(NewRevision(kind, name, archived=name in archived) for kind, name in kinds.items())
             if drift and newer:
                 drifts = drifting.stack(stack, [one.name for one in newer]).releases
                 newer = tuple(_with_effort(*pair) for pair in zip(newer, drifts, strict=True))

@@ -482,7 +482,7 @@ def test_what_could_not_be_had_in_chinese(own_ws: Workspace) -> None:
         shown
     )
     assert f"已尝试 缓存 {own_ws.made.cache}：没有" in shown and "/origins/no-greeter：目录不存在" in shown, shown
-    assert "已尝试 软件源：没有锁定它的 sdist" in shown, shown
+    assert "已尝试 包索引：没有锁定它的 sdist" in shown, shown
 
 
 def test_a_kept_tree_in_chinese(own_ws: Workspace) -> None:

@@ -347,7 +347,7 @@ def test_no_distribution_is_a_warning_unless_one_was_named(made: Made, tmp_path:
     assert found["distribution"]["level"] == "warning" and "--root" in found["distribution"]["todo"]
     assert not any(f["area"] == "sources" for f in found.values())
     done = Made(tmp_path / "none", tmp_path, tmp_path / "cache").patchctl("doctor")
-    assert done.returncode == 2 and "manifests/upstreams.yaml" in done.stderr
+    assert done.returncode == 2 and "none, which is no folder" in done.stderr
 
 
 def test_an_unknown_profile_is_wrong_use(made: Made) -> None:

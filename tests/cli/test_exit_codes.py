@@ -116,7 +116,10 @@ def test_the_new_name_is_not_told_where_the_verb_has_no_such_option(small: Made)
 def test_no_distribution_is_2(tmp_path: Path) -> None:
     nowhere = Made(tmp_path / "none", tmp_path, tmp_path / "cache")
     done = nowhere.patchctl("apply", "--profile", "full")
-    assert done.returncode == 2 and "manifests/upstreams.yaml" in done.stderr
+    assert done.returncode == 2 and "none, which is no folder" in done.stderr
+    nowhere.root.mkdir()
+    done = nowhere.patchctl("apply", "--profile", "full")
+    assert done.returncode == 2 and "none, which has no manifests/upstreams.yaml" in done.stderr
 
 
 def test_an_error_as_json(ws: Workspace) -> None:

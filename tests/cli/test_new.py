@@ -196,7 +196,9 @@ def test_a_distribution_without_behaviour_tests_gets_none(own: Made) -> None:
 
 def bring_harness(made: Made) -> None:
     """The real one: what tests of features find beside them."""
-    for file in (REPO / "conftest.py", *(REPO / "tests").glob("*.py"), *(REPO / "tests/behaviour").glob("*.py")):
+    behaviour = REPO / "tests/behaviour"
+    shared = [REPO / "conftest.py", behaviour / "heavy.yaml", *(REPO / "tests").glob("*.py"), *behaviour.glob("*.py")]
+    for file in shared:
         if not file.name.startswith("test_"):
             shutil.copyfile(file, made.root / file.relative_to(REPO))
     shutil.copytree(REPO / "standins", made.root / "standins", ignore=shutil.ignore_patterns("__pycache__"))
