@@ -29,7 +29,7 @@ WITH_TORCH = $(TORCH_PYTHON) && export PATCHCTL_TORCH_PYTHON &&
 SHELL_SCRIPTS = $(shell git ls-files '*.sh') .ci/run
 EVIDENCE ?= docs/evidence
 
-.PHONY: shares-of-the-newest shares-of-the-oldest help tiers apply check demo demo-share demo-gpu test test-all test-tool test-heavy test-on test-behaviour test-scripts test-demo-gpu test-share test-subsets test-subset-share test-recipes test-recipes-share test-slow test-suites test-git coverage test-pythons test-upstream test-mutants test-bombs test-processes fuzz torture torture-share image-test image-test-slow lint verify lint-upstream bench bench-patches config-keys published-scripts docs release clean trees
+.PHONY: shares-of-the-newest shares-of-the-oldest help tiers apply check demo demo-share demo-gpu test test-all test-tool test-heavy test-shown test-on test-behaviour test-scripts test-demo-gpu test-share test-subsets test-subset-share test-recipes test-recipes-share test-slow test-suites test-git coverage test-pythons test-upstream test-mutants test-bombs test-processes fuzz torture torture-share image-test image-test-slow lint verify lint-upstream bench bench-patches config-keys published-scripts docs release clean trees
 
 help:  ## say what the targets do
 	@grep -hE '^[a-z0-9.-]+:.*##' Makefile | sed -E 's/:.*## /	/' | expand -t 20
@@ -70,7 +70,7 @@ test-all:  ## all that .ci/run runs
 
 # Two makes have two jobs between them, so that neither waits for the other's longest. Each makes its release's trees once.
 shares-of-the-newest:
-	+$(MAKE) torture-share demo-share verify $(IMAGES_OF_THE_NEWEST) test-demo-gpu TORTURE=1
+	+$(MAKE) torture-share demo-share verify test-shown $(IMAGES_OF_THE_NEWEST) test-demo-gpu TORTURE=1
 shares-of-the-oldest:
 	+$(MAKE) test-scripts test-suites $(if $(IMAGES_OF_THE_NEWEST),,image-test) test-recipes-share test-share test-subset-share lint-upstream RELEASE=$(OLDER) COMPARE=
 
@@ -87,6 +87,9 @@ test-tool: $(VENV)/.ready  ## [test] the tool alone, no torch; in make test with
 
 test-heavy: $(VENV)/.ready  ## [weekly] what is marked heavy: thousands of inputs and kills, pip, pytest in pytest; every 32nd of it is in make test-all
 	$(PYTEST) -n 2 -m heavy $(TOOL)
+
+test-shown: $(VENV)/.ready  ## [all] the commands that pages, helps and hints show, run for real
+	$(PYTEST) -m heavy tests/cli/test_documented_commands.py
 
 # Counting takes two to three times the time, so that what is heavy is left out. A user of a test's own writes there too.
 coverage: $(VENV)/.ready  ## [weekly] lines and branches of patchctl/ that tests/unit and tests/cli run, but for what is heavy; with a floor

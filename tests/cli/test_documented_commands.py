@@ -240,6 +240,7 @@ class Reader:
             shutil.rmtree(self.home / new) if (self.home / new).is_dir() else (self.home / new).unlink()
 
 
+@pytest.mark.heavy("runs a hundred and fifty commands; make test-shown does, in make test-all")
 def test_the_tool_does_what_is_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Prints how many commands were run, and how many parsed."""
     reader = Reader(tmp_path / "made")

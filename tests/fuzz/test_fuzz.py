@@ -18,6 +18,7 @@ from patchctl.bundle.layout import render_index
 CASES = 6000
 
 
+@pytest.mark.heavy("thousands of inputs")
 @pytest.mark.parametrize(("name", "cases"), shares(CASES, list(SHARES)).items())
 def test_a_short_share(name: str, cases: int, tmp_path: Path) -> None:
     top = Path("/dev/shm") if Path("/dev/shm").is_dir() else tmp_path

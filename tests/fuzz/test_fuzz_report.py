@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import pytest
 from fuzz_readers import A, json_case, refusal
 from fuzz_run import SEED
 
@@ -42,6 +43,7 @@ _PAGE = {
 }  # fmt: skip
 
 
+@pytest.mark.heavy("thousands of inputs")
 def test_changed_runs_of_drift(tmp_path: Path) -> None:
     row = StackRow("greeter", "v1", A, None, None, None, 0, ())
     names = Names(Overview(None, (), (OverviewStack(row, (), {}, {}),), (), ()))

@@ -234,6 +234,7 @@ def test_the_table_of_switches_names_features() -> None:
     )
 
 
+@pytest.mark.heavy("resolves every variant of every recipe")
 def test_a_variant_has_off_what_it_says_and_nothing_else() -> None:
     tried = list(variants(KNOWN, KEYS, KINDS))
     assert len(tried) > 3 * len(KEYS)
@@ -249,6 +250,7 @@ def test_a_variant_has_off_what_it_says_and_nothing_else() -> None:
         assert all(set(SWITCHES[name].get("wants", [])) <= on - variant.off for name in on - variant.off)
 
 
+@pytest.mark.heavy("resolves every pair of switches")
 def test_each_pair_that_meets_is_tried_once() -> None:
     pairs = [variant.name for _, variant in variants(KNOWN, KEYS, ["pairs"])]
     assert "only-log_prob-spread" in pairs  # both patch the trainer's fit

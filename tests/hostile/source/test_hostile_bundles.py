@@ -87,6 +87,7 @@ def refused(path: Path, data: bytes, sha256: str | None = None) -> PatchctlError
     return caught.value
 
 
+@pytest.mark.heavy("changes a bundle at each kind of byte")
 def test_every_kind_of_byte_is_found_and_named(good: bytes, tmp_path: Path) -> None:
     """Each part's first, middle and last byte, and every 97th byte of the file: flipped in one bit and in all."""
     places = dict(parts(good))
