@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
@@ -28,6 +29,13 @@ def test_no_section_in_english_changed_since_it_was_translated(page: str) -> Non
 def test_both_languages_have_the_same_sections(page: str) -> None:
     english = translations.english_of(REPO / page).read_text(encoding="utf-8")
     assert translations.levels((REPO / page).read_text(encoding="utf-8")) == translations.levels(english)
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_each_leads_to_the_other(page: str) -> None:
+    chinese, english = REPO / page, translations.english_of(REPO / page)
+    for here, word, there in ((chinese, "English", english), (english, "中文", chinese)):
+        assert f"[{word}]({os.path.relpath(there, here.parent)})" in here.read_text(encoding="utf-8")
 
 
 def test_a_page_of_a_folder_translates_that_of_the_same_folder() -> None:
