@@ -125,7 +125,7 @@ def test_every_format_has_the_findings_of_each_node_and_what_is_odd() -> None:
     assert len(cases["patchctl.software", "n1: compiled operators"]) == 0
     assert cases["patchctl.node-dead", "n4"].find("system-out") is not None, "dead nodes count as missing"
     levels = {(p["title"], text.split(":")[0]): level for level, p, text in formats.github(RENDERERS["github"](shown))}
-    assert levels["odd/driver", "n3"] == levels["nodes-missing", "1 more nodes are wanted than there are"] == "error"
+    assert levels["odd/driver", "n3"] == levels["nodes-missing", "1 node too few"] == "error"
     assert levels["node-dead", "n4"] == "warning"
     assert formats.sarif(RENDERERS["sarif"](shown)) and formats.gitlab(RENDERERS["gitlab"](shown))
 

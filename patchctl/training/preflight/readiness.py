@@ -19,7 +19,7 @@ from patchctl.doc import Doc
 from patchctl.doctor.runtime import info_version
 from patchctl.findings import Finding, Level, Report
 from patchctl.terminal.progress import size_text
-from patchctl.terminal.text import abridged
+from patchctl.terminal.text import abridged, counted
 from patchctl.training.preflight import machine as m
 from patchctl.training.preflight.case import Case
 from patchctl.training.preflight.checks import all_findings
@@ -94,7 +94,7 @@ class Readiness:
                 report.add([Finding(f"node-{self.state(node)}", why, nodes=(node.title,), needed=node.alive)])
             report.add(replace(f, nodes=(node.title,)) for f in self.findings.get(node.title, ()))
         if self.missing:
-            report.add([Finding("nodes-missing", f"{self.missing} more nodes are wanted than there are")])
+            report.add([Finding("nodes-missing", f"{counted(self.missing, 'node')} too few")])
         for odd in self.odd:
             level: Level = "error" if odd.stops else "note"
             report.add([Finding("odd", odd.said, level=level, name=odd.trait, nodes=odd.nodes)])

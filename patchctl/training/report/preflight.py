@@ -166,7 +166,7 @@ def readiness_text(found: Readiness, run: RecipeRun, address: str, style: Style)
         text = f"  {state:<10} {_names(titles, total)}"
         yield text if state == "ready" else style.bad(text)
     if found.missing:
-        yield style.bad(f"  {found.missing} more nodes are wanted than there are")
+        yield style.bad(f"  {counted(found.missing, 'node')} too few")
     for odd in found.odd:
         yield from _odd(odd, total, style)
     yield from _findings(found, total, style)
