@@ -45,17 +45,22 @@ REFUSED = {
 }
 
 
+NPU: dict[str, Any] = {"need": ["verl", "vllm", "vllm-ascend"], "standins": STANDINS, "timeout": 300}
+
+
 def of_server(upstream: Upstream, tiny_models: TinyModels, *backends: str) -> Any:
-    need = ["verl", "vllm", "vllm-ascend"]
-    return upstream.run(
-        "probe_delta_settings.py", tiny_models.qwen3, *backends, need=need, standins=STANDINS, timeout=300
-    )
+    return upstream.run("probe_delta_settings.py", tiny_models.qwen3, *backends, **NPU)
 
 
 @pytest.mark.on
 def test_an_engine_keeps_its_weights_on_any_device(upstream: Upstream, tiny_models: TinyModels) -> None:
     found = of_server(upstream, tiny_models, "delta_in_place")
     assert found == {"delta_in_place": [1, 1, "DeltaInPlaceCheckpointEngine"]}
+
+
+@pytest.mark.on
+def test_the_port_that_the_trainer_names_is_its_from_then_on(upstream: Upstream) -> None:
+    assert upstream.run("probe_delta_port.py", **NPU) == "EADDRINUSE"
 
 
 @pytest.mark.off

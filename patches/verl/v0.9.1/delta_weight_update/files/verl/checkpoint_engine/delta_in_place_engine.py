@@ -41,9 +41,9 @@ TIMEOUT = timedelta(minutes=30)
 class Wire:
     """What rank 0 sends goes to all others: objects over gloo, tensors over the device's own collectives."""
 
-    def __init__(self, address, rank: int, size: int) -> None:
+    def __init__(self, address, rank: int, size: int, store: TCPStore | None = None) -> None:
         host, port, device_port = address
-        store = TCPStore(host, port, size, rank == 0, TIMEOUT)
+        store = store or TCPStore(host, port, None, False, TIMEOUT, False)
         self._gloo = ProcessGroupGloo(store, rank, size, TIMEOUT)
         own = get_nccl_backend() != "gloo"
         self._device = stateless_init_process_group(host, device_port, rank, size, get_device_id()) if own else None
@@ -135,14 +135,16 @@ class DeltaInPlaceCheckpointEngine(DeltaShardedCheckpointEngine):
         self.bucket_size, self.is_master, self.rollout_dtype = bucket_size, is_master, rollout_dtype
         self.encoding, self.batch_gather, self.verify_every = "indices", batch_gather, 0
         self._shard_seeded = False
-        self.rank = self.wire = self.held = None
+        self.rank = self.wire = self.held = self._store = None
 
     def prepare(self) -> dict:
         """What this side holds, and where the others find the trainer's rank 0: its address and two ports."""
         address = None
         if self.is_master:
             ip = ray.util.get_node_ip_address().strip("[]")
-            address = (ip, get_free_port(ip)[0], get_free_port(ip)[0])
+            # Listens from here on: a port that is only free now may be another's by the time of init_process_group.
+            self._store = TCPStore(ip, 0, None, True, TIMEOUT, False)
+            address = (ip, self._store.port, get_free_port(ip)[0])
         return {"held": self.held, "address": address}
 
     @classmethod
@@ -160,7 +162,7 @@ class DeltaInPlaceCheckpointEngine(DeltaShardedCheckpointEngine):
         self.rank = rank
         self._shard_seeded = self._shard_seeded and not whole
         if rank >= 0 and (whole or self.wire is None):
-            self.wire = Wire(address, rank, size)
+            self.wire = Wire(address, rank, size, self._store)
 
     def finalize(self) -> None:
         """Nothing is held between updates but the connection."""
