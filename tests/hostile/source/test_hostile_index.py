@@ -82,6 +82,7 @@ def test_a_page_with_this_fault_is_a_reason(fault: str, index: IndexServer, tmp_
         assert len(place.reason) < 2000
 
 
+@pytest.mark.heavy("half a gigabyte")
 def test_a_page_that_unpacks_to_half_a_gigabyte_is_not_read(index: IndexServer, tmp_path: Path) -> None:
     """512 MiB of blanks in half a MiB: the page is measured as it is unpacked."""
     pack = zlib.compressobj(9, zlib.DEFLATED, 31)

@@ -101,6 +101,7 @@ def archived(base: Base) -> list[ArchivedFile]:
     return list(read_archive(archive, sdist.sha256))
 
 
+@pytest.mark.heavy("reads every object of four source distributions")
 @pytest.mark.parametrize("upstream", CASES)
 def test_every_object_is_read_back_and_the_tree_is_the_archive_s(upstream: str, had: Callable[[str], Base]) -> None:
     assert check_base(had(upstream)) == CASES[upstream][2]
