@@ -96,7 +96,6 @@ def settle(top: Path, commit: str) -> None:
     git(top, "update-index", "--refresh")
 
 
-@pytest.mark.heavy("thousands of files, in five steps")
 @pytest.mark.parametrize("step", range(1, 6))
 def test_every_byte_that_matters_is_what_git_writes(
     checkout: tuple[Path, list[str]], tmp_path: Path, step: int
