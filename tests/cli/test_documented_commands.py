@@ -20,7 +20,6 @@ from documented import SCRIPT, Shown, all_shown, helped, in_blocks
 from pins import distribution, on, recipes_on
 from small_twin import make_twin
 
-from patchctl.catalog.chosen_release import on_release
 from patchctl.cli import cli
 from patchctl.cli.app import App
 from patchctl.manifest.distribution import Distribution
@@ -172,17 +171,12 @@ def fits(shown: Shown, args: list[str]) -> bool:
     return True
 
 
-@cache
-def in_force() -> Distribution:
-    return on_release(Distribution.load(REPO), None, print)
-
-
 class Reader:
     """Whoever runs what the documents show, each command with everything as it was before."""
 
     def __init__(self, folder: Path) -> None:
-        real = Distribution.load(REPO)
-        self.release = in_force().profile(PROFILE).release or ""
+        real = distribution()
+        self.release = on(None).profile(PROFILE).release or ""
         self.stacks = {f"{upstream}/{name}" for upstream, name in real.stacks}
         text = "\n".join(shown.command for shown in OURS)
         said = re.findall(rf"(?:--to|--against|pin [\w-]+) (\S*\d\S*)|\b(?:{'|'.join(real.upstreams)})/(v\S+)", text)
@@ -228,7 +222,7 @@ class Reader:
     def release_of(self, args: list[str]) -> str:
         """The release on which the real distribution takes the profile of a command: the twin has no proofs."""
         named = next((v for o, v in pairwise(args) if o in ("-p", "--profile")), PROFILE)
-        return in_force().profile(named).release or self.release
+        return on(None).profile(named).release or self.release
 
     def again(self, verb: str) -> None:
         """What the verb writes as it was before."""
@@ -427,7 +421,7 @@ def test_the_first_example_is_of_the_stacks_as_they_are() -> None:
     text = (REPO / "README.md").read_text(encoding="utf-8")
     shown = re.findall(r"^(\S+) +(\S+)  sdist  applied  \d+ patch\w*  tip (\w+)  as locked$", text, re.MULTILINE)
     assert [upstream for upstream, _, _ in shown] == ["verl", "vllm", "vllm-ascend", "megatron-lm"]
-    dist = Distribution.load(REPO)
+    dist = distribution()
     for upstream, name, tip in shown:
         lock = read_lock(REPO, dist.stacks[upstream, name])
         tips = (
