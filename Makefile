@@ -72,7 +72,7 @@ test-all:  ## all that .ci/run runs
 shares-of-the-newest:
 	+$(MAKE) torture-share demo-share verify test-shown $(IMAGES_OF_THE_NEWEST) test-demo-gpu TORTURE=1
 shares-of-the-oldest:
-	+$(MAKE) test-scripts test-suites $(if $(IMAGES_OF_THE_NEWEST),,image-test) test-recipes-share test-share test-subset-share lint-upstream RELEASE=$(OLDER) COMPARE=
+	+$(MAKE) $(if $(IMAGES_OF_THE_NEWEST),,image-test) test-scripts test-suites test-recipes-share test-share test-subset-share lint-upstream RELEASE=$(OLDER) COMPARE=
 
 tiers:  ## say what make test does not run, in which tier it is, and why
 	@grep -hE '^[a-z0-9.-]+:.*## \[' Makefile | grep -v '\[test' | sed -E 's/:.*## /	/' | expand -t 20
@@ -130,7 +130,7 @@ trees: $(VENV)/.ready
 	$(APPLY_TREES) --workspace $(TREES)/base
 	$(PATCHCTL) revert --workspace $(TREES)/base
 
-BEHAVIOUR = $(PYTEST) -n 2 --dist loadfile --trees=$(TREES)/patched
+BEHAVIOUR = $(PYTEST) -n 2 --dist loadfile --no-loadscope-reorder --trees=$(TREES)/patched
 test-on: trees  ## [test] that each feature does what it says: its tests marked `on`, on the patched trees of RELEASE, without what is heavy
 	$(WITH_TORCH) $(BEHAVIOUR) -m "on and not heavy" patches
 

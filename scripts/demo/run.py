@@ -32,6 +32,8 @@ from patchctl.manifest.types import Release
 
 HERE = Path(__file__).resolve().parents[2]
 SCRIPTS = HERE / "scripts"
+# Compiled once, for the tests and by them, and not into the trees.
+COMPILED = HERE / "build" / "pycache"
 # Beside the interpreter that runs this: make's own environment.
 PATCHCTL = Path(sys.executable).with_name("patchctl")
 REWARD = "critic/score/mean"
@@ -219,7 +221,7 @@ class Demo:
         if not mark.is_file() or mark.read_text(encoding="utf-8") != made_of:
             self._ended([torch_python, "-m", "venv", "--clear", self.venv])
             self._patchctl("install", "--workspace", self.workspace, "--python", self.python, "--editable")
-            lend_bytecode(Path(lent), self.out / "pycache")
+            lend_bytecode(Path(lent), COMPILED)
         pip = ["-m", "pip", "install", "-q", "--disable-pip-version-check", "--no-deps", "--force-reinstall"]
         self._ended([self.python, *pip, HERE / "standins"])
         # After the installs: with these packages in sight pip would build with them.
@@ -292,8 +294,7 @@ class Demo:
             "REWARD_PATH": str(SCRIPTS / "rewards" / "sums.py"),
             "HF_HUB_OFFLINE": "1",
             "PYTHONHASHSEED": "0",
-            # Compiled once, and not into the trees.
-            "PYTHONPYCACHEPREFIX": str(self.out / "pycache"),
+            "PYTHONPYCACHEPREFIX": str(COMPILED),
             "PATCHCTL_STANDINS_WATCH": LATE,
             **RAY,
         }

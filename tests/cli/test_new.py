@@ -204,6 +204,7 @@ def bring_harness(made: Made) -> None:
     shutil.copytree(REPO / "standins", made.root / "standins", ignore=shutil.ignore_patterns("__pycache__"))
 
 
+@pytest.mark.heavy("pytest in pytest")
 def test_the_test_fails_until_it_is_filled_in(made: Made) -> None:
     """With the real harness: every test of it is red, and none is skipped."""
     assert new(made, "warm", "--stack", "greeter").returncode == 0
@@ -224,6 +225,7 @@ def test_where():
 """
 
 
+@pytest.mark.heavy("pytest in pytest")
 def test_files_of_one_name_in_the_folders_of_two_stacks(made: Made) -> None:
     """A second stack begins with a copy of a feature's tests: each test imports what lies beside it."""
     bring_harness(made)

@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -54,8 +55,10 @@ def first_line(made: Made, words: str, held: Path, home: Path) -> str:
             os.killpg(run.pid, signal.SIGKILL)  # git's shell, too
 
 
-@pytest.mark.parametrize("words", VERBS)
-def test_a_run_that_goes_on_says_so(small: Made, held: Path, words: str, tmp_path: Path) -> None:
-    line = first_line(small, words, held, tmp_path / "home")
-    assert line.startswith("patchctl: ") and line.endswith(" s\n"), line
-    assert "note" not in line and "try" not in line
+def test_a_run_that_goes_on_says_so(small: Made, held: Path, tmp_path: Path) -> None:
+    homes = [tmp_path / f"home{n}" for n in range(len(VERBS))]
+    with ThreadPoolExecutor(len(VERBS)) as pool:  # each is silent for two seconds
+        lines = list(pool.map(lambda words, home: first_line(small, words, held, home), VERBS, homes))
+    for line, words in zip(lines, VERBS, strict=True):
+        assert line.startswith("patchctl: ") and line.endswith(" s\n"), (words, line)
+        assert "note" not in line and "try" not in line, (words, line)

@@ -163,6 +163,7 @@ def test_a_lock_has_the_digests_of_what_its_platform_installs(tmp_path: Path) ->
     assert {name for name in here if here[name].hashes != there[name].hashes} == {"markupsafe"}
 
 
+@pytest.mark.heavy("resolves requirements")
 @pytest.mark.usefixtures("index")
 def test_what_is_locked_stays_until_the_time_moves(tmp_path: Path) -> None:
     """A newer release that the inputs allow as well enters with a new `exclude_newer`, and with nothing else."""
@@ -177,6 +178,7 @@ def test_what_is_locked_stays_until_the_time_moves(tmp_path: Path) -> None:
     assert "packaging 23.0 became 23.2" in relocked(made, 0)["requirements"][0]["differences"]
 
 
+@pytest.mark.heavy("resolves requirements")
 @pytest.mark.usefixtures("index")
 def test_a_version_that_the_index_has_not_is_not_resolved(tmp_path: Path) -> None:
     """It stands among what comes from elsewhere, with who asks for it, on its platform alone."""
@@ -196,6 +198,7 @@ def test_a_version_that_the_index_has_not_is_not_resolved(tmp_path: Path) -> Non
     assert done.returncode == 2 and "elsewhere[0]: expected either local or version" in done.stderr
 
 
+@pytest.mark.heavy("resolves requirements")
 @pytest.mark.usefixtures("index")
 def test_without_its_override_the_contradiction_is_told(tmp_path: Path) -> None:
     made = make(tmp_path / "made", lock=False)

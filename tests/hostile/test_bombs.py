@@ -201,6 +201,7 @@ def test_a_bomb_stays_under_the_bound(name: str, tmp_path: Path) -> None:
     assert said == "taken" or not list(tmp_path.glob("base.git/objects/pack/*"))
 
 
+@pytest.mark.heavy("archives of many megabytes, with their peak memory")
 def test_the_bound_is_one_that_a_bomb_could_pass(tmp_path: Path) -> None:
     """A program that unpacks the same bomb at once needs more than the bound: the measure measures."""
     archive = BOMBS["one_file"].make(tmp_path / "archive")

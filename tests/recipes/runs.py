@@ -73,7 +73,8 @@ class Place:
             **FIXED,
             "PATH": f"{self.python.parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}",
             "HOME": str(self.folder),
-            "PYTHONPYCACHEPREFIX": str(self.folder / "pycache"),
+            # What behaviour tests have compiled is not compiled again, by several processes at once.
+            "PYTHONPYCACHEPREFIX": str(REPO / "build" / "pycache"),
             "PYTHONPATH": os.pathsep.join(map(str, path)),
             "WORKSPACE": str(self.trees),
             # Below 16 devices vllm-ascend exchanges experts' tokens there by operators that gloo has.

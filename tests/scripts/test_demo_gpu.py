@@ -68,11 +68,12 @@ def test_both_ways_train_alike(scripts: Scripts, tree: Path, tmp_path: Path) -> 
     [
         # The clipped ratio is not 1, and the gradient another.
         ("utils/losses.py", "log_prob.detach() if skip", "log_prob.detach() + 1 if skip", "grad_norm"),
-        (
+        pytest.param(
             "engine/fsdp/transformer_impl.py",
             "(logits=logits_rmpad, labels=",
             "(logits=logits_rmpad * 1.1, labels=",
             "log_probs",
+            marks=pytest.mark.slow,
         ),
     ],
     ids=["another ratio", "other log-probabilities"],
@@ -92,6 +93,7 @@ def test_what_is_not_alike_is_named(
     assert f"beyond what is allowed: {said}" in ended.stderr
 
 
+@pytest.mark.slow
 def test_packages_on_pythonpath_are_there_for_the_program(scripts: Scripts, tree: Path, tmp_path: Path) -> None:
     """The probe found them there; an interpreter whose packages cannot be written to has them nowhere else."""
     bare = subprocess.run(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import io
+import re
 import tarfile
 from typing import Any
 
@@ -35,9 +36,15 @@ def _whole(box: Box) -> dict[str, object]:
 
 
 def _in_temporary(box: Box) -> list[str]:
-    """What killed runs left in the folder for temporary files, but the settings that each git is given."""
-    found = (p.name for p in box.at("tmp").iterdir())
-    return [f"left behind in the temporary folder: {name}" for name in found if not name.startswith("patchctl-git-")]
+    """What killed runs left in the folder for temporary files, but the settings that each git is given, and the file that
+    Python's `tempfile` writes "blat" to and removes, to see whether it can write there."""
+    probe = re.compile("[a-z0-9_]{8}")
+    found = [
+        p
+        for p in box.at("tmp").iterdir()
+        if not (probe.fullmatch(p.name) and p.is_file() and p.read_bytes() in (b"", b"blat"))
+    ]
+    return [f"left behind in the temporary folder: {p.name}" for p in found if not p.name.startswith("patchctl-git-")]
 
 
 def _tidy(box: Box) -> list[str]:

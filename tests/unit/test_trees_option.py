@@ -29,6 +29,7 @@ def collect(*args: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(line, cwd=REPO, capture_output=True, text=True, check=False)
 
 
+@pytest.mark.heavy("pytest in pytest")
 def test_a_folder_of_another_checkout(trees: Path) -> None:
     done = collect(TEST, f"--trees={trees}")
     assert done.returncode == 0, done.stderr
@@ -42,6 +43,7 @@ def test_as_two_words_it_is_refused_with_what_to_write(trees: Path, first: bool)
     assert f"{trees.parents[1]}/conftest.py" in done.stderr and f"--trees={trees}" in done.stderr
 
 
+@pytest.mark.heavy("pytest in pytest")
 def test_as_two_words_it_is_taken_where_no_other_conftest_is(tmp_path: Path) -> None:
     assert collect(TEST, "--trees", str(tmp_path)).returncode == 0
 

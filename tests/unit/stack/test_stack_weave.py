@@ -109,6 +109,7 @@ def test_a_random_subset_is_what_merging_gives_or_is_refused(
         assert ours == contents[-1]
 
 
+@pytest.mark.heavy("thousands of edits beside git")
 @QUICK
 @given(
     order=st.permutations(range(5)),
