@@ -18,6 +18,7 @@ from patchctl.doc import Doc
 from patchctl.drift.drift import Drifting
 from patchctl.drift.outdated import companions_of
 from patchctl.errors import BadManifest, SourceUnavailable, WrongUse
+from patchctl.git.branch import Branch
 from patchctl.manifest.diagnostics import quoted
 from patchctl.manifest.distribution import Distribution
 from patchctl.manifest.typeinfo import BadRecord, parse, shape_of
@@ -55,7 +56,7 @@ class BumpState:
     """A bump under way. `stacks` are the new stacks by upstream, as soon as their rebase has begun. Of those that arrived: `merges`,
     how each patch did, by upstream and feature, and `open`, what a person has to look at. `told`: the run has stopped at
     imports that nothing provides, which are `imports`; `asked`: at files that could not be made. `unavailable`: upstreams that
-    stay because their sources cannot be had, with the reason."""
+    stay because their sources cannot be had, with the reason. `branch`: that of the distribution's own git which all is done on."""
 
     release: str
     new: str
@@ -68,6 +69,7 @@ class BumpState:
     imports: list[str] = field(default_factory=list)
     asked: bool = False
     unavailable: dict[str, str] = field(default_factory=dict)
+    branch: Branch | None = None
 
 
 def state_file(root: Path) -> Path:

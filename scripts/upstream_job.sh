@@ -6,9 +6,10 @@ usage() {
   cat <<'TEXT'
 Usage: upstream_job.sh OUT [patchctl's source options...]
 
-In the root of a distribution, in a clean checkout: asks upstreams what is newer, and bumps the newest release on a branch of its
-own, whether all patches arrive or not. An upstream whose sources cannot be had is named, and stays as it is. Writes OUT/outdated.txt,
-and if a stack moves OUT/branch (the branch's name; it is checked out and has the commit), OUT/title and OUT/body.md. What a person needs
+In the root of a distribution, in a fresh clone: asks upstreams what is newer, and bumps the newest release on a branch of its
+own, whether all patches arrive or not. An upstream whose sources cannot be had is named, and stays as it is. Writes OUT/outdated.txt
+(OUT is below build/, or outside of the clone), and if a stack moves OUT/branch (the branch's name; it is checked out and has the commit),
+OUT/title and OUT/body.md. What a person needs
 to go on after a conflict is in edit/, and in OUT/edit.tar.gz to be kept: work tree, state and resolutions. OUT/status.txt says where it
 stopped.
 
@@ -37,22 +38,16 @@ esac
 out=$(mkdir -p "$1" && cd "$1" && pwd)
 shift
 
+echo /build/ >>"$(git rev-parse --git-path info/exclude)"
 allow 1 -- patchctl outdated --skip-unavailable "$@" | tee "$out/outdated.txt"
-patchctl bump --skip-unavailable --dry-run --json "$@" >"$out/plan.json"
-new=$(python3 -c 'import json, sys; p = json.load(open(sys.argv[1])); print(p["new"] if p["moves"] else "")' "$out/plan.json")
-if [[ -z $new ]]; then
-  echo "nothing to move"
-  exit
-fi
-git checkout --quiet -B "bump/$new"
-allow 4 20 -- patchctl bump --skip-unavailable --no-prove "$@"
+allow 4 20 -- patchctl bump --branch --skip-unavailable --no-prove "$@"
+branch=$(git branch --show-current)
+[[ $branch == bump/* ]] || exit 0
+new=${branch#bump/}
 for tree in edit/*-bump-"$new"; do
   patchctl rebase --status --dir "$tree" 2>/dev/null || true # a tree that has arrived is no rebase any more
 done >"$out/status.txt"
 tar -czf "$out/edit.tar.gz" edit # an artifact's zip would drop links, modes and empty folders
-printf '%s\n' /edit/ /build/ >>"$(git rev-parse --git-path info/exclude)"
-git add --all
-git commit --quiet --allow-empty -m "Release $new, as \`patchctl bump\` made it"
-echo "bump/$new" >"$out/branch"
+echo "$branch" >"$out/branch"
 echo "Release $new" >"$out/title"
 cp "edit/bump-$new.md" "$out/body.md"

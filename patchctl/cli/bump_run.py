@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
-from patchctl.atomic import replace_file
+from patchctl.atomic import make_folder, replace_file
 from patchctl.bump import (
     BumpState,
     PatchClass,
@@ -33,6 +32,7 @@ from patchctl.cli.prove_verb import prove_stack
 from patchctl.drift.drift import Drifting
 from patchctl.drift.outdated import effort
 from patchctl.errors import DONE, SOMEBODY_HAS_TO_WORK, DoesNotApply, PatchctlError, WrongUse
+from patchctl.git.branch import Branch, commit_all, enter, leave, plan_branch
 from patchctl.manifest.distribution import Distribution
 from patchctl.manifest.files import exclusive_writer
 from patchctl.manifest.types import Release, Stack
@@ -66,6 +66,7 @@ def begin(
     release: str | None,
     to: str | None,
     only: tuple[str, ...],
+    branch: str | None,
     options: SourceOptions,
     *,
     dry_run: bool,
@@ -73,17 +74,18 @@ def begin(
     skip_unavailable: bool,
     as_json: bool,
 ) -> int:
-    """Find what moves, and do it unless this is a dry run."""
+    """Find what moves, and do it unless this is a dry run; on a `branch` unless it is None (where it is empty, `bump/NEW`)."""
     dist = app.distribution
     old = dist.release(release) if release else newest_release(dist)
     to = to or next_point(dist, old)
     check_new(dist, old, to)
+    place = None if branch is None or dry_run else _planned_branch(dist, branch or f"bump/{to}")
     stacks = {u: dist.stack(u, name) for u, name in old.stacks.items()}
     drifting = Drifting(dist, options, app.progress(as_json))
     unavailable = dict[str, str]()
     moves = find_moves(drifting, stacks, only, old.python, unavailable if skip_unavailable else None)
     drifting.progress.finish()
-    state = BumpState(old.name, to, moves, prove, unavailable=unavailable)
+    state = BumpState(old.name, to, moves, prove, unavailable=unavailable, branch=place)
     if dry_run or not moves:
         drifts = {m.upstream: drifting.stack(stacks[m.upstream], [m.to]).releases[0] for m in moves}
         drifting.progress.finish()
@@ -107,12 +109,31 @@ def end_or_go_on(app: App, action: str, named: bool, options: SourceOptions, *, 
     if action == "continue":
         return _Bump(app, replace(state, prove=state.prove and prove), options, as_json).go_on()
     with exclusive_writer(root):
+        if state.branch is not None:
+            leave(root, state.branch, f"Release {state.new}, given up")
         state_file(root).unlink()
-    data = BumpOutput(state.release, state.new, state.moves, "aborted", stacks=state.stacks)
+    data = BumpOutput(
+        state.release, state.new, state.moves, "aborted", stacks=state.stacks, branch=_name_of(state.branch)
+    )
     places = [_Bump(app, state, options, as_json).place_of(move) for move in state.moves]
     held = [str(place.folder) for place in places if place.held is not None]
     app.emit("bump", data, lambda style: aborted_text(state, held, style), as_json)
     return DONE
+
+
+def _planned_branch(dist: Distribution, name: str) -> Branch:
+    """A branch that the bump's work trees will not be on. Raises WrongUse."""
+    if name in dist.releases:
+        raise WrongUse(
+            f"{name} is a release, and stands where --branch has its name", hint="name RELEASE before --branch"
+        )
+    make_folder(dist.root / "edit")
+    replace_file(dist.root / "edit" / ".gitignore", b"*\n")
+    return plan_branch(dist.root, name)
+
+
+def _name_of(branch: Branch | None) -> str | None:
+    return branch.name if branch is not None else None
 
 
 @dataclass
@@ -134,6 +155,10 @@ class _Bump:
 
     def go_on(self) -> int:
         """Every move that has not arrived yet, then the release, then the proofs."""
+        if self.state.branch is not None:
+            with exclusive_writer(self.dist.root):
+                enter(self.dist.root, self.state.branch)
+            self.app.forget_distribution()
         for move in self.state.moves:
             if (stopped := self._arrive(move)) is not None:
                 stop = stopped[1].stop
@@ -182,6 +207,7 @@ class _Bump:
         state = self.state
         report = self.dist.root / "edit" / f"bump-{state.new}.md"
         known: dict[str, Any] = {"stacks": state.stacks, "unavailable": state.unavailable, "report": report}
+        known |= {"branch": _name_of(state.branch)}
         return BumpOutput(state.release, state.new, state.moves, status, **known, **more)
 
     def _emit(
@@ -190,10 +216,15 @@ class _Bump:
         text: Callable[[BumpOutput, Style], Iterable[str]],
         range_diffs: Mapping[str, str] | None = None,
     ) -> None:
-        """Write the report for a change request, and print."""
+        """Write the report for a change request, commit to the branch, and print."""
         assert data.report is not None
         replace_file(data.report, report_markdown(data, range_diffs or {}).encode())
-        self.app.emit("bump", data, partial(text, data), self.as_json)
+        if self.state.branch is not None:
+            how = "as `patchctl bump` made it" if data.status == "done" else "as far as `patchctl bump` came"
+            with exclusive_writer(self.dist.root):
+                commit_all(self.dist.root, self.state.branch, f"Release {data.new}, {how}")
+        where = [f"on branch {data.branch}"] if data.branch is not None else []
+        self.app.emit("bump", data, lambda style: [*where, *text(data, style)], self.as_json)
 
     def place_of(self, move: StackMove) -> RebaseWorktree:
         return RebaseWorktree(work_tree(self.dist.root, self.state, move.upstream))

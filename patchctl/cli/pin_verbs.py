@@ -208,13 +208,25 @@ def _of_release(dist: Distribution) -> list[Stack]:
     shell_complete=complete_upstream,
     help="Move this upstream, to its newest release or to a revision, and no other that is not named. Repeatable.",
 )
+@click.option(
+    "--branch",
+    is_flag=False,
+    flag_value="",
+    metavar="[NAME]",
+    help="Work on a new branch of the distribution's git and commit there, at stops and at the end [NAME: bump/NEW].",
+)
 @click.option("--dry-run", is_flag=True, help="Say what would move, and what each patch would take. Writes nothing.")
 @click.option(
     "--skip-unavailable", is_flag=True, help="Leave an upstream as it is whose sources cannot be had, and say so."
 )
 @click.option("--no-prove", is_flag=True, help="Run no proofs at the end; may take hours otherwise.")
 @click.option("--continue", "action", flag_value="continue", help="Go on: a patch is resolved, or the run was killed.")
-@click.option("--abort", "action", flag_value="abort", help="Forget the bump. Stacks that have arrived stay.")
+@click.option(
+    "--abort",
+    "action",
+    flag_value="abort",
+    help="Forget the bump. Stacks that have arrived stay: with --branch on that, and the one before is checked out.",
+)
 @source_options
 @json_option("patchctl.report.bump:BumpOutput")
 @click.pass_obj
@@ -223,6 +235,7 @@ def bump_command(
     release: str | None,
     to: str | None,
     only: tuple[str, ...],
+    branch: str | None,
     dry_run: bool,
     no_prove: bool,
     skip_unavailable: bool,
@@ -250,5 +263,6 @@ def bump_command(
     options = sources.options()
     if action is None:
         flags = {"dry_run": dry_run, "prove": not no_prove, "skip_unavailable": skip_unavailable}
-        return begin(app, release, to, only, options, **flags, as_json=as_json)
-    return end_or_go_on(app, action, bool(release or to or only), options, prove=not no_prove, as_json=as_json)
+        return begin(app, release, to, only, branch, options, **flags, as_json=as_json)
+    named = bool(release or to or only) or branch is not None
+    return end_or_go_on(app, action, named, options, prove=not no_prove, as_json=as_json)

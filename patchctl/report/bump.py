@@ -72,6 +72,7 @@ class BumpOutput:
         Sequence[str], Doc("done: what only a person can do for the new stacks, each with the command")
     ] = ()
     left: Annotated[Sequence[str], Doc("done: what `verify --static` finds, one per line")] = ()
+    branch: Annotated[str | None, Doc("`--branch`: the branch that holds what the bump wrote")] = None
     report: Annotated[Path | None, Doc("done, stopped: path of the Markdown report for a change request")] = None
 
     @property
@@ -101,7 +102,9 @@ def _unavailable_text(unavailable: Mapping[str, str], style: Style) -> Iterator[
 def aborted_text(state: BumpState, held: Sequence[str], style: Style) -> Iterator[str]:
     """Yield what is forgotten, and what stays: stacks that have arrived, and the folder of a rebase that had stopped."""
     yield style(f"the bump to {state.new} is given up", bold=True)
-    if arrived := [f"{u}/{stack}" for u, stack in state.stacks.items() if u in state.merges]:
+    if state.branch is not None:
+        yield f"what has arrived stays on branch {state.branch.name}"
+    elif arrived := [f"{u}/{stack}" for u, stack in state.stacks.items() if u in state.merges]:
         yield f"stays: {', '.join(arrived)}"
     for folder in held:
         yield f"a rebase is under way in {folder}: `patchctl rebase --dir {shlex.quote(folder)} --abort` takes it back"

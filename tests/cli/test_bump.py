@@ -354,3 +354,94 @@ def test_a_killed_bump_goes_on(made: Made) -> None:
         assert done.returncode in (20, 2), done.stderr
         assert "is there already" in done.stderr if done.returncode == 2 else True  # killed when all was done
         assert distribution(made) == result, at
+
+
+def in_git(made: Made) -> Made:
+    """The distribution as a repository, with the work trees not ignored."""
+    git(made.root, "init", "--quiet", "--initial-branch=main")
+    for key, value in (("name", "A Maintainer"), ("email", "maintainer@example.com")):
+        git(made.root, "config", f"user.{key}", value)
+    git(made.root, "add", "--all")
+    git(made.root, "commit", "--quiet", "-m", "the distribution")
+    return made
+
+
+def branch_of(made: Made) -> str:
+    return git(made.root, "branch", "--show-current").strip()
+
+
+def subjects(made: Made, names: str) -> list[str]:
+    return git(made.root, "log", "--format=%s, by %an", names).splitlines()
+
+
+BEGUN, DONE = "as far as `patchctl bump` came, by A Maintainer", "as `patchctl bump` made it, by A Maintainer"
+
+
+def test_a_branch_holds_what_it_does(made: Made) -> None:
+    conflict(in_git(made))
+    before = distribution(made)
+    assert begin(made, "--branch", code=4)["branch"] == branch_of(made) == "bump/2001.02"
+    assert subjects(made, "main..") == [f"Release 2001.02, {BEGUN}"]
+    assert "stacks/greeter/v1.5.yaml" in git(made.root, "show", "--stat=200") and not git(made.root, "status", "-s")
+    resolve(made)
+    assert bump(made, "--continue", code=20)["branch"] == "bump/2001.02"
+    assert subjects(made, "main..") == [f"Release 2001.02, {DONE}", f"Release 2001.02, {BEGUN}"]
+    assert not git(made.root, "status", "-s") and "2001.02" in made.good("list", "releases")
+    git(made.root, "switch", "--quiet", "main")
+    assert {p: s for p, s in distribution(made).items() if not p.startswith(".git")} == {
+        p: s for p, s in before.items() if not p.startswith(".git")
+    }
+
+
+def test_a_stop_without_a_change_is_on_the_branch_too(made: Made) -> None:
+    """A request needs a commit of its own."""
+    conflict(in_git(made))
+    begin(made, "--branch", "try", "--only", "clock", code=4)
+    assert branch_of(made) == "try" and subjects(made, "main..") == [f"Release 2001.02, {BEGUN}"]
+
+
+@pytest.mark.parametrize("detached", [False, True])
+def test_giving_up_goes_back_to_where_it_came_from(detached: bool, made: Made) -> None:
+    conflict(in_git(made))
+    git(made.root, *(("switch", "--quiet", "--detach") if detached else ("switch", "--quiet", "--create", "own")))
+    begin(made, "--branch", code=4)
+    made.edit("manifests/upstreams.yaml", "The clock.", "A clock.")
+    assert "what has arrived stays on branch bump/2001.02" in made.good("bump", "--abort")
+    assert (
+        branch_of(made) == ("" if detached else "own")
+        and "The clock." in (made.root / "manifests/upstreams.yaml").read_text()
+    )
+    assert "A clock." in git(made.root, "show", "bump/2001.02:manifests/upstreams.yaml")
+    assert git(made.root, "rev-parse", "HEAD") == git(made.root, "rev-parse", "main")
+
+
+def test_it_goes_on_on_its_branch_alone(made: Made) -> None:
+    conflict(in_git(made))
+    begin(made, "--branch", code=4)
+    resolve(made)
+    git(made.root, "switch", "--quiet", "main")
+    write_files(made.root, {"note.txt": "mine"})
+    error = bump(made, "--continue", code=2)["error"]
+    assert error["what"] == "the distribution has changes that are in no commit: note.txt" and branch_of(made) == "main"
+    git(made.root, *shlex.split(error["hint"].partition("`git ")[2].partition("`")[0]))
+    assert bump(made, "--continue", code=20)["status"] == "done" and branch_of(made) == "bump/2001.02"
+    assert not (made.root / "note.txt").exists() and "note.txt" in git(made.root, "show", "--stat", "stash^3")
+
+
+def test_where_no_branch_can_be(made: Made) -> None:
+    both_go_on(made)
+    said = begin(made, "--branch", code=2)["error"]
+    assert said["what"].startswith("the distribution is not in git: ") and "`git init`" in said["hint"]
+    in_git(made)
+    git(made.root, "branch", "bump/2001.02")
+    said = begin(made, "--branch", code=2)["error"]
+    assert said["what"] == "branch bump/2001.02 is there already" and "`git branch -D bump/2001.02`" in said["hint"]
+    assert "git cannot commit to a branch 'a..b'" in begin(made, "--branch", "a..b", code=2)["error"]["what"]
+    assert "2001.01 is a release" in bump(made, "--branch", "2001.01", code=2)["error"]["what"]
+    made.edit("manifests/upstreams.yaml", "The clock.", "A clock.")
+    said = begin(made, "--branch=other", code=2)["error"]
+    assert said["what"].endswith(": manifests/upstreams.yaml") and "`git stash --include-untracked`" in said["hint"]
+    assert not (made.root / "edit/.bump.json").exists() and branch_of(made) == "main"
+    git(made.root, "stash")
+    assert begin(made, "--branch=other", code=20)["branch"] == "other"
+    assert "--continue is for" in bump(made, "--continue", "--branch", code=2)["error"]["what"]

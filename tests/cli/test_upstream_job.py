@@ -32,7 +32,13 @@ def checkout(made: Made) -> Made:
     git(made.root, "init", "--quiet", "--initial-branch=main")
     git(made.root, "add", "--all")
     git(made.root, "commit", "--quiet", "-m", "the distribution")
+    have_a_name(made.root)
     return made
+
+
+def have_a_name(clone: Path) -> None:
+    git(clone, "config", "user.name", "patchctl")
+    git(clone, "config", "user.email", "patchctl@localhost")
 
 
 def morning(made: Made, tmp_path: Path, **more: str) -> tuple[str, Path]:
@@ -51,7 +57,7 @@ def morning(made: Made, tmp_path: Path, **more: str) -> tuple[str, Path]:
 
 def test_two_mornings(checkout: Made, tmp_path: Path) -> None:
     said, out = morning(checkout, tmp_path)
-    assert said.endswith("nothing to move\n") and not (out / "branch").exists()
+    assert said.endswith("0 upstreams to move\n") and not (out / "branch").exists()
     both_go_on(checkout)
     said, out = morning(checkout, tmp_path)
     assert (out / "branch").read_text() == "bump/2001.01.1\n" and (out / "title").read_text() == "Release 2001.01.1\n"
@@ -65,7 +71,7 @@ def test_two_mornings(checkout: Made, tmp_path: Path) -> None:
 def test_a_conflict_is_a_draft_too(checkout: Made, tmp_path: Path) -> None:
     conflict(checkout)
     said, out = morning(checkout, tmp_path)
-    assert "next: patchctl bump --continue" in said
+    assert "on branch bump/2001.01.1\n" in said and "next: patchctl bump --continue" in said
     assert "## Stopped at step of clock" in (out / "body.md").read_text()
     assert (checkout.root / "edit" / "clock-bump-2001.01.1" / "clock/tick.py").is_file()
     assert git(checkout.root, "branch", "--show-current").strip() == "bump/2001.01.1"
@@ -133,11 +139,16 @@ def service(checkout: Made) -> Path:
 
 
 def run_job(name: str, service: Path, number: int) -> Path:
-    """A morning's job, from a fresh clone; returns the checkout. gh's answer to `pr view` is that there is none."""
+    """A morning's job, from a fresh clone with the cache of the one before; returns the checkout. gh's answer to `pr view` is that there is none."""
     checkout = service / f"checkout-{number}"
     git(service, "clone", "--quiet", str(service / "patches.git"), str(checkout))
     shutil.copy(REPO / "scripts/upstream_job.sh", checkout / "scripts/upstream_job.sh")
     (checkout / ".git/info/exclude").write_text("/scripts/upstream_job.sh\n")
+    if (
+        kept := yaml.safe_load((REPO / "examples/ci" / f"{name}.yml").read_text()).get("bump", {}).get("cache")
+    ) is not None:
+        (checkout / kept["paths"][0]).mkdir(parents=True)
+        (checkout / kept["paths"][0] / "index.html").write_text("of the morning before")
     env = {**GIT_ENV, "HOME": str(service), "PYTHONPATH": str(REPO), "PIP_NO_INDEX": "1", "CI_PROJECT_PATH": "x"}
     env |= {"CI_SERVER_HOST": "gitlab.example", "PUSH_TOKEN": "t", "PATH": f"{service}:{os.environ['PATH']}"}
     env |= {"GIT_CONFIG_COUNT": "1", "GIT_CONFIG_KEY_0": f"url.{service}/patches.git.insteadOf"}
@@ -171,6 +182,7 @@ def test_the_very_steps_of_the_jobs(name: str, checkout: Made, service: Path, tm
     assert "step: git cannot merge it into v4" in (desk / "status.txt").read_text()
     own = tmp_path / "own"
     git(tmp_path, "clone", "--quiet", "--branch", f"bump/{NEW}", str(service / "patches.git"), str(own))
+    have_a_name(own)
     subprocess.run(["tar", "-xzf", desk / "edit.tar.gz"], cwd=own, check=True)
     assert (own / "edit/.bump.json").is_file() and [*(own / "edit/.resolutions/clock").iterdir()]
     shutil.rmtree(there)
@@ -182,6 +194,8 @@ def test_the_very_steps_of_the_jobs(name: str, checkout: Made, service: Path, tm
     assert done.returncode == 20, done.stdout + done.stderr
     (step,) = json.loads(done.stdout)["patches"]["clock"]
     assert (step["kind"], step["merge"]) == ("content", "resolved")
+    assert git(own, "log", "--format=%s", f"origin/bump/{NEW}..") == f"Release {NEW}, as `patchctl bump` made it\n"
+    assert git(own, "status", "--short", "--branch").splitlines() == [f"## bump/{NEW}...origin/bump/{NEW} [ahead 1]"]
 
 
 def above_diffs(body: str) -> str:
