@@ -41,7 +41,7 @@ from patchctl.requirements.lockfile import (
     write_inputs,
 )
 from patchctl.requirements.lockfile import render as render_lock
-from patchctl.requirements.sets import NamedSet, all_sets, read_set
+from patchctl.requirements.sets import FOLDER, NamedSet, all_sets, read_set
 from patchctl.source.types import SourceOptions
 from patchctl.terminal.progress import Progress
 from patchctl.terminal.text import one_line
@@ -97,7 +97,7 @@ def listed(text: str) -> dict[str, dict[str, str]]:
             unquote(place).rpartition("/")[2]: f"sha256:{digest}"
             for place, digest in _FILE.findall(text[match.start() : end])
         }
-        for match, end in zip(starts, ends, strict=True)
+        for match, end in zip(starts, ends, strict=False)  # a lock of no package has an end alone
     }
 
 
@@ -217,6 +217,7 @@ def _compile(
         "--no-config",
         "--no-header",
         "--no-progress",
+        "--no-python-downloads",  # it would fetch an interpreter from GitHub for builds, or wait for it in vain
         "--python-version",
         inputs.value.python,
         "--python-platform",
@@ -246,7 +247,9 @@ def _failure(said: str, inputs: Inputs, platform: Platform) -> PatchctlError:
         if canonicalize_name(Requirement(line).name) in mentioned and Requirement(line).specifier
     ]
     what = f"{platform}: the requirements contradict each other: {'; '.join(limits) or text}"
-    return NoSolution(what, hint="add an override to set.yaml that says which one wins, and why")
+    file = FOLDER / inputs.value.name / "set.yaml"
+    hint = "add an override there that says which one wins, and why; or `exclude_newer` is older than what is asked"
+    return NoSolution(what, where=str(file), hint=hint)
 
 
 def _packages(text: str, named: Mapping[str, str]) -> Iterator[Locked]:

@@ -269,3 +269,4 @@ def test_without_one_of_our_overrides(override: str, one: str, other: str, platf
     with pytest.raises(NoSolution) as told:
         resolve_inputs(inputs_of(dist, named).without(override), platform)
     assert one in told.value.what and other in told.value.what
+    assert str(told.value.where) == f"manifests/requirements/{oldest()}/set.yaml"

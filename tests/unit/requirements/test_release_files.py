@@ -102,3 +102,4 @@ def test_what_uv_says_of_files() -> None:
         },
         "bare": {},
     }
+    assert listed('lock-version = "1.0"\n') == {}  # of no package
