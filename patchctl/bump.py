@@ -24,10 +24,12 @@ from patchctl.manifest.distribution import Distribution
 from patchctl.manifest.typeinfo import BadRecord, parse, shape_of
 from patchctl.manifest.types import FORMAT, Made, Release, ReleaseName, Stack, release_order
 from patchctl.patch.parse import Hunk
+from patchctl.rebase.rebase import is_met
 from patchctl.rebase.resolutions import VARIABLE
-from patchctl.requirements.declared import read_declared, stale
+from patchctl.requirements.declared import changes, read_declared, stale
 from patchctl.requirements.sets import read_set
 from patchctl.scratch import scratch
+from patchctl.source.git_form import release_prefix
 from patchctl.source.obtain import obtain
 from patchctl.source.types import SourceOptions
 from patchctl.stack.patches import StackPatch
@@ -243,6 +245,13 @@ def own_requirements(dist: Distribution, new: str) -> str | None:
     return new
 
 
+def changed_requirements(dist: Distribution, old: Release, new: Release) -> list[str]:
+    """Return what files of the new release's trees ask for and those of the old one's did not, a line each, and what went."""
+    if new.requirements in (None, old.requirements) or old.requirements is None:
+        return []  # the same files, or nobody reads them
+    return [*changes(*(read_declared(read_set(dist, name)) for name in (old.requirements, new.requirements)))]
+
+
 def make_file(dist: Distribution, stack: Stack, made: Made, options: SourceOptions, progress: Progress) -> str | None:
     """Let the distribution's program write a file of a patched stack, unless it is there; return why that failed, else None."""
     file = dist.root / made.folder / f"{stack.name}{made.suffix}"
@@ -299,18 +308,22 @@ class PatchClass:
         ),
     ] = None
     proof: Annotated[str | None, Doc("why no record proves the patch on the new stack; null if one does")] = None
+    met: Annotated[str | None, Doc("`Drop-When` of the patch, if it names a version that the new pin has reached")] = (
+        None
+    )
 
 
 def compare_stacks(dist: Distribution, old: Stack, new: Stack, merges: Mapping[str, str]) -> list[PatchClass]:
     """Compare the patches of two stacks, in the new stack's order, dropped ones last. `merges` as in the state."""
     before = {p.feature: p for p in load_patches(dist, old)}
-    evidence, patches = Evidence(dist), load_patches(dist, new)
-    found = [
-        PatchClass(
-            p.feature, _kind(before.get(p.feature), p), merge=merges.get(p.feature), proof=evidence.unproven(new, p)
-        )
-        for p in patches
-    ]
+    evidence, upstream = Evidence(dist), dist.upstream(new.upstream)
+    release = new.pin.tag or (new.pin.sdist.version if new.pin.sdist else "")
+    found = []
+    for p in load_patches(dist, new):
+        until = p.header.trailer("Drop-When")
+        met = until if until and is_met(until, new.upstream, release, release_prefix(new, upstream)) else None
+        kind, merge, proof = _kind(before.get(p.feature), p), merges.get(p.feature), evidence.unproven(new, p)
+        found.append(PatchClass(p.feature, kind, merge=merge, proof=proof, met=met))
     found += [PatchClass(feature, "dropped", why) for feature, why in new.dropped.items() if feature in before]
     return found + [
         PatchClass(feature, "postponed", why) for feature, why in new.postponed.items() if feature in before

@@ -11,6 +11,7 @@ from patchctl.bump import (
     BumpState,
     PatchClass,
     StackMove,
+    changed_requirements,
     check_new,
     compare_stacks,
     find_moves,
@@ -179,16 +180,24 @@ class _Bump:
         if state.new not in dist.releases:
             self._write_release(old, new)
         self._write_what_follows(old, new)
+        asks = changed_requirements(self.dist, old, self.dist.release(state.new))
         unmade, by_hand = self._make_what_follows(new.values())
         if unmade and not state.asked:
             self._note(asked=True)
-            data = self._output("stopped", patches=self._classes(old, new), open=state.open, unmade=unmade)
+            data = self._output(
+                "stopped", patches=self._classes(old, new), open=state.open, requirements=asks, unmade=unmade
+            )
             self._emit(data, unmade_text)
             return SOMEBODY_HAS_TO_WORK
         red = self._prove(new.values()) if state.prove else []
-        more = {"imports": state.imports, "unmade": unmade, "by_hand": by_hand, "left": self._left()}
+        more = {"imports": state.imports, "requirements": asks, "unmade": unmade, "by_hand": by_hand}
         data = self._output(
-            "stopped" if red else "done", patches=self._classes(old, new), red=red, open=state.open, **more
+            "stopped" if red else "done",
+            patches=self._classes(old, new),
+            red=red,
+            open=state.open,
+            left=self._left(),
+            **more,
         )
         files = {move.upstream: self.place_of(move).range_diff for move in state.moves}
         self._emit(data, bump_text, {u: f.read_text("utf-8", "replace") for u, f in files.items() if f.is_file()})

@@ -7,6 +7,7 @@ The distribution stays unchanged until the last patch has arrived (`finish`). Ev
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from collections.abc import Iterable
 from dataclasses import replace
@@ -57,6 +58,7 @@ from patchctl.rebase.rebase_state import (
 from patchctl.rebase.resolutions import Regeneration
 from patchctl.rebase.start import RebaseRequest, start
 from patchctl.scratch import sweep
+from patchctl.source.git_form import release_prefix, version_of
 from patchctl.source.types import SourceOptions
 from patchctl.stack.export import as_mail
 from patchctl.stack.locking import lock_stack
@@ -250,7 +252,10 @@ def skip(
     if state.stop is None or run.place.is_ours:
         raise WrongUse("the rebase has not stopped at a patch", hint="`patchctl rebase --continue` goes on with it")
     # Nothing is left of it, or its own header says that it goes with this release.
-    known = state.stop.kind == "empty" or stage_of(state).name in state.stop.reason.split()
+    says, name, upstream = state.stop.reason, stage_of(state).name, state.upstream
+    prefix = release_prefix(run.dist.stack(upstream, state.old), run.dist.upstream(upstream))
+    met = is_met(says.removeprefix("Drop-When: "), upstream, name, prefix)
+    known = state.stop.kind == "empty" or name in says.split() or met
     why = reason or (state.stop.reason if known and outcome == "dropped" else "")
     if not why.strip():
         hint = '`--reason "..."` goes into the new stack\'s manifest: a patch that does not arrive has to be said'
@@ -259,6 +264,14 @@ def skip(
     feature, original = state.todo[0]
     step = RebaseStep(stage_of(state).name, feature, original, outcome, None, " ".join(why.split()))
     return write_state(run.place.claim(), advanced(state, step))
+
+
+def is_met(drop_when: str, upstream: str, release: str, prefix: str) -> bool:
+    """Whether a release of the upstream meets a `Drop-When` that begins with UPSTREAM >= VERSION; other words only a person can judge."""
+    named = re.match(r"(\S+) >= ([\w.]*\w)", drop_when)
+    wanted = version_of(named[2], prefix) if named and named[1] == upstream else None
+    at = version_of(release, prefix)
+    return wanted is not None and at is not None and at >= wanted
 
 
 def abort(run: RebaseRun, state: RebaseState) -> Path | None:

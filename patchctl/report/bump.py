@@ -58,6 +58,12 @@ class BumpOutput:
     open: Annotated[
         Sequence[str], Doc("requirements that did not arrive, and upstream names that changed and patches use")
     ] = ()
+    requirements: Annotated[
+        Sequence[str],
+        Doc(
+            "stopped, done: what the new stacks' files of requirements ask for and did not, and what went, one per line"
+        ),
+    ] = ()
     imports: Annotated[
         Sequence[str], Doc("stopped, done: modules that a new pin imports, did not before, and that nothing provides")
     ] = ()
@@ -79,6 +85,24 @@ class BumpOutput:
     def unproven(self) -> Annotated[list[str], Doc("done: features without a proof, as FEATURE@UPSTREAM")]:
         return [f"{p.feature}@{u}" for u, rows in self.patches.items() for p in rows if p.proof is not None]
 
+    @property
+    def met(
+        self,
+    ) -> Annotated[list[str], Doc("patches that may go: FEATURE@UPSTREAM, and the `Drop-When` that is met")]:
+        return [f"{p.feature}@{u}: {p.met}" for u, rows in self.patches.items() for p in rows if p.met is not None]
+
+    def lists(self) -> Iterator[tuple[str, str, Sequence[str]]]:
+        """Yield what a person has to know beside the patches: the title in the report, the word on a terminal, and the lines."""
+        yield "Stays, as its sources could not be had", "stays", [*self.unavailable.values()]
+        yield "Requirements that changed", "requirement", self.requirements
+        yield "Imports that nothing provides", "import", self.imports
+        yield "Drop-When met", "may go", self.met
+        yield "To look at", "look at", self.open
+        yield "Red proofs", "red", self.red
+        yield "Could not be made here", "not made", self.unmade
+        yield "Left to do", "left", self.left
+        yield "By hand", "by hand", self.by_hand
+
 
 def moves_text(
     state: BumpState, style: Style, efforts: Mapping[str, str], states: Mapping[str, Mapping[str, str]]
@@ -92,11 +116,7 @@ def moves_text(
         for word, number in Counter(states[move.upstream].values()).items():
             names = ", ".join(feature for feature, state in states[move.upstream].items() if state == word)
             yield f"    {word}: {number}, {names}"
-    yield from _unavailable_text(state.unavailable, style)
-
-
-def _unavailable_text(unavailable: Mapping[str, str], style: Style) -> Iterator[str]:
-    yield from (style.bad(f"  stays: {one_line(why)}") for why in unavailable.values())
+    yield from (style.bad(f"  stays: {one_line(why)}") for why in state.unavailable.values())
 
 
 def aborted_text(state: BumpState, held: Sequence[str], style: Style) -> Iterator[str]:
@@ -118,12 +138,8 @@ def bump_text(found: BumpOutput, style: Style) -> Iterator[str]:
     for upstream, stack in found.stacks.items():
         numbers = Counter(p.kind for p in found.patches[upstream])
         yield f"  {upstream}/{stack}: " + ", ".join(f"{number} {kind}" for kind, number in numbers.items())
-    yield from _unavailable_text(found.unavailable, style)
-    yield from (style.bad(f"  look at: {one_line(line)}") for line in found.open)
-    yield from (style.bad(f"  red: {one_line(line)}") for line in found.red)
-    yield from (style.bad(f"  not made: {one_line(line)}") for line in found.unmade)
-    yield from (style.bad(f"  left: {one_line(line)}") for line in found.left)
-    yield from (f"  by hand: {one_line(line)}" for line in found.by_hand)
+    for _, word, lines in found.lists():
+        yield from (style.bad(f"  {word}: {one_line(line)}") for line in lines)
     if found.red:
         yield "next: mend what is red, then `patchctl bump --continue`, which proves what is not on record; with --no-prove it ends"
     elif found.unproven:
@@ -167,15 +183,7 @@ def report_markdown(found: BumpOutput, range_diffs: Mapping[str, str]) -> str:
             "The work tree, with the other patches to come, is in `edit/` (of a CI job in its artifact, `edit.tar.gz`):"
             " resolve, `git add`, `patchctl bump --continue`.",
         ]
-    for title, some in (
-        ("Stays, as its sources could not be had", [*found.unavailable.values()]),
-        ("Imports that nothing provides", found.imports),
-        ("To look at", found.open),
-        ("Red proofs", found.red),
-        ("Could not be made here", found.unmade),
-        ("Left to do", found.left),
-        ("By hand", found.by_hand),
-    ):
+    for title, _, some in found.lists():
         lines += ["", f"## {title}", "", *(f"- {_cell(line)}" for line in some)] if some else []
     for upstream, text in range_diffs.items():
         cut = "\n(cut here; the whole is beside the work tree)" if len(text) > _DIFF_CHARS else ""

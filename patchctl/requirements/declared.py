@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from packaging.requirements import InvalidRequirement, Requirement
+from packaging.utils import canonicalize_name
 
 from patchctl.errors import BadManifest, SourceUnavailable, Where
 from patchctl.git.catfile import ObjectReader
@@ -151,6 +152,31 @@ def read_declared(named: NamedSet) -> list[Declared]:
             last = found[-1]
             normal = _normal(line, Where(str(file), number))
             found[-1] = Declared(last.upstream, last.stack, last.file, last.blob, (*last.requirements, normal))
+    return found
+
+
+def changes(old: Iterable[Declared], new: Iterable[Declared]) -> Iterator[str]:
+    """Yield a line for each requirement that a file asks for and did not, asks for differently, or no longer asks for.
+
+    What is asked for in a file that `new` has not is not told: its upstream may ask for it still.
+    """
+    before = {(one.upstream, one.file): one for one in old}
+    for one in new:
+        was, now = _by_package(before.get((one.upstream, one.file))), _by_package(one)
+        for name in sorted(was.keys() | now.keys()):
+            if name not in now:
+                yield f"{one.title}: no longer asks for {was[name]}"
+            elif name not in was:
+                yield f"{one.title}: asks for {now[name]}, and did not"
+            elif was[name] != now[name]:
+                yield f"{one.title}: asks for {now[name]}, where it was {was[name]}"
+
+
+def _by_package(file: Declared | None) -> dict[str, str]:
+    found = dict[str, str]()
+    for text in file.requirements if file is not None else ():
+        name = canonicalize_name(Requirement(text).name)
+        found[name] = f"{found[name]} and {text}" if name in found else text
     return found
 
 

@@ -1083,13 +1083,27 @@ def test_what_is_staged_and_nowhere_else_is_asked_for(made: Made, verb: tuple[st
     assert rebase(made, *verb, code=5)["error"]["files"] == [file.name]
 
 
-def test_a_patch_whose_header_says_that_it_goes_with_this_release_needs_no_reason(made: Made) -> None:
+@pytest.mark.parametrize(
+    ("until", "is_met"),
+    [
+        ("v2 or later", True),
+        ("greeter >= 1.5, which spells it right", True),
+        ("greeter >= 2.1", False),
+        ("clock >= 1.5", False),
+    ],
+)
+def test_a_patch_whose_header_says_that_it_goes_with_this_release_needs_no_reason(
+    until: str, is_met: bool, made: Made
+) -> None:
     patch = made.patch("typo")
-    patch.write_text(patch.read_text().replace("Drop-When: upstream does it itself", "Drop-When: v2 or later"))
+    patch.write_text(patch.read_text().replace("Drop-When: upstream does it itself", f"Drop-When: {until}"))
     goes_on(made, OTHER_WORDS)
     begin(made, code=4)
+    if not is_met:
+        assert rebase(made, "--skip", code=2)["error"]["what"] == "why is typo dropped?"
+        return
     found = rebase(made, "--skip", code=4)  # the next one was made on it
-    assert (outcomes(found)["typo"], found["dropped"]) == ("dropped", {"typo": "Drop-When: v2 or later"})
+    assert (outcomes(found)["typo"], found["dropped"]) == ("dropped", {"typo": f"Drop-When: {until}"})
 
 
 def test_the_locks_of_a_killed_git_in_a_tree_of_ours(made: Made) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from patchctl.errors import BadManifest
-from patchctl.requirements.declared import parse
+from patchctl.requirements.declared import Declared, changes, parse
 from patchctl.requirements.lockfile import dependencies, imported
 
 
@@ -53,6 +53,22 @@ def test_what_cannot_be_told_is_refused(name: str, text: str, says: str) -> None
     with pytest.raises(BadManifest) as refused:
         list(parse(name, text.encode()))
     assert says in str(refused.value)
+
+
+def declared(file: str, *requirements: str) -> Declared:
+    return Declared("clock", "v1", file, "0" * 40, requirements)
+
+
+def test_what_changed_between_two_pins() -> None:
+    old = [declared("a.txt", "kept<2", "Gone_Away", "limits>=1", 'twice<2; python_version < "3"', "twice>=2")]
+    new = [declared("a.txt", "limits>=1.5", "new", "kept<2", "twice>=2"), declared("b.txt", "of-a-new-file")]
+    assert [*changes([*old, declared("not-read-now.txt", "x")], new)] == [
+        "clock/a.txt: no longer asks for Gone_Away",
+        "clock/a.txt: asks for limits>=1.5, where it was limits>=1",
+        "clock/a.txt: asks for new, and did not",
+        'clock/a.txt: asks for twice>=2, where it was twice<2; python_version < "3" and twice>=2',
+        "clock/b.txt: asks for of-a-new-file, and did not",
+    ]
 
 
 def test_a_script_with_a_block(tmp_path: Path) -> None:
