@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import shlex
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -383,6 +384,84 @@ def test_a_killed_bump_goes_on(made: Made) -> None:
         assert done.returncode in (20, 2), done.stderr
         assert "is there already" in done.stderr if done.returncode == 2 else True  # killed when all was done
         assert distribution(made) == result, at
+
+
+LOUD = {
+    "import os\n": 'import os\n\nLOUD = int(os.environ.get("GREETER_LOUD", "1"))\n',
+    "return hello(": "return LOUD * hello(",
+}
+STEP = """
+import pathlib, pytest
+@pytest.fixture
+def ticks(request):
+    return pathlib.Path(request.config.getoption("--trees"), "clock/clock/tick.py").read_text()
+@pytest.mark.on
+def test_need(ticks):
+    assert "step=1" in ticks
+@pytest.mark.off
+def test_rest(ticks):
+    assert "count" in ticks
+"""
+STEP_TEST = "patches/clock/v2/step/tests/test_step.py"
+STEP_MUTANT = "file: clock/tick.py\nwhy: the size goes\nreplace: step=1\nwith: step=2\n"
+BUMP = ("bump", "2001.01", "--to", "2001.02", "--only", "greeter@v1.5", "--only", "clock@v3", "--branch")
+
+
+def with_every_stop(made: Made) -> None:
+    """loud is upstream's by now, step is in conflict, and its test is red."""
+    taken = GREETER.files[HELLO]
+    for old, new in LOUD.items():
+        taken = taken.replace(old, new, 1)
+    goes_on(made, "greeter", "v1.5", {HELLO: taken})
+    goes_on(made, "clock", "v3", {TICK: CLOCK.files[TICK].replace("return count + 1", "return 1 + count")})
+    tests = {STEP_TEST: STEP.replace("step=1", "step=0"), "patches/clock/v2/step/mutants/step.yaml": STEP_MUTANT}
+    write_files(made.root, {"conftest.py": CONFTEST, **tests})
+
+
+def what_a_person_does(made: Made) -> Iterator[tuple[str, ...]]:
+    """The commands from where a bump stands to its end, with the work at its stops done before each."""
+    while (made.root / "edit/.bump.json").exists():
+        for upstream in ("greeter", "clock"):
+            tree = str(tree_of(made, upstream))
+            status = made.patchctl("rebase", "--status", "--dir", tree, "--json")
+            stop = json.loads(status.stdout)["stopped_at"] if status.returncode == 0 else None
+            if stop is not None and stop["kind"] == "empty":
+                yield ("rebase", "--skip", "--dir", tree)
+            elif stop is not None:
+                resolve(made)
+        report = made.root / "edit/bump-2001.02.md"
+        red = report.read_text().partition("## Red proofs")[2] if report.exists() else ""
+        if "step@clock: " in red:
+            write_files(made.root, {STEP_TEST: STEP})
+        yield ("bump", "--continue", *(["--no-prove"] if red and "step@clock: " not in red else []))
+
+
+def test_a_bump_with_every_stop_is_killed_at_each_of_its_stages(made: Made) -> None:
+    """Six runs of patchctl on a branch, from a release to the next; each is killed twice, and a person goes on to the end."""
+    with_every_stop(made)
+    in_git(made)
+    runs: list[tuple[Path, tuple[str, ...]]] = []
+    codes = []
+    for command in itertools.chain([BUMP], what_a_person_does(made)):
+        before = shutil.copytree(made.root, made.root.with_name(f"before-{len(runs)}"), symlinks=True)
+        runs.append((before, command))
+        codes.append(made.patchctl(*command).returncode)
+    assert codes == [4, 20, 4, 20, 20, 20]  # loud is left out, step in conflict, then red, then others have no tests
+    result = distribution(made)
+    for before, command in runs:
+        total = killed_from(before, made, 0, *command)[1]  # now that the cache has all of it
+        for at in (total // 3, total * 9 // 10):
+            assert killed_from(before, made, at, *command)[0] == -9
+            for more in what_a_person_does(made) if (made.root / "edit/.bump.json").exists() else [BUMP]:
+                made.patchctl(*more)
+            assert distribution(made) == result, (command, at, total)
+            assert branch_of(made) == "bump/2001.02" and not git(made.root, "status", "--short"), (command, at, total)
+
+
+def killed_from(before: Path, made: Made, at: int, *command: str) -> tuple[int, int]:
+    shutil.rmtree(made.root)
+    shutil.copytree(before, made.root, symlinks=True)
+    return killed(made, at, *command)
 
 
 def in_git(made: Made) -> Made:
