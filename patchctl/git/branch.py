@@ -72,7 +72,7 @@ def leave(root: Path, branch: Branch, subject: str) -> None:
 
 def _check_clean(root: Path) -> None:
     if changes := _changes(root):
-        hint = "`git stash --include-untracked` puts them aside, `git commit` keeps them; then the same command again"
+        hint = "`git stash --include-untracked` puts them aside, `git add --all && git commit` keeps them; then the same command again"
         what = f"the distribution has changes that are in no commit: {', '.join(line[3:] for line in changes[:3])}"
         raise WrongUse(what + (f" and {len(changes) - 3} more" if len(changes) > 3 else ""), where=str(root), hint=hint)
 

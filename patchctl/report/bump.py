@@ -117,6 +117,8 @@ def moves_text(
             names = ", ".join(feature for feature, state in states[move.upstream].items() if state == word)
             yield f"    {word}: {number}, {names}"
     yield from (style.bad(f"  stays: {one_line(why)}") for why in state.unavailable.values())
+    if not state.moves:
+        yield "`patchctl outdated` says what is newer; --only UPSTREAM moves one that no other upstream's files name"
 
 
 def aborted_text(state: BumpState, held: Sequence[str], style: Style) -> Iterator[str]:

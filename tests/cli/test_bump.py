@@ -226,6 +226,7 @@ def test_the_newest_release_gets_the_next_point_release(made: Made) -> None:
 
 def test_nothing_is_newer(made: Made) -> None:
     assert begin(made, code=0)["status"] == "nothing to move"
+    assert "--only UPSTREAM moves one that no other" in made.good("bump", "2001.01", "--to", "2001.02")
     assert not (made.root / "manifests/releases/2001.02.yaml").exists()
 
 

@@ -57,7 +57,7 @@ def morning(made: Made, tmp_path: Path, **more: str) -> tuple[str, Path]:
 
 def test_two_mornings(checkout: Made, tmp_path: Path) -> None:
     said, out = morning(checkout, tmp_path)
-    assert said.endswith("0 upstreams to move\n") and not (out / "branch").exists()
+    assert "0 upstreams to move\n" in said and not (out / "branch").exists()
     both_go_on(checkout)
     said, out = morning(checkout, tmp_path)
     assert (out / "branch").read_text() == "bump/2001.01.1\n" and (out / "title").read_text() == "Release 2001.01.1\n"
