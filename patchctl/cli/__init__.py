@@ -21,6 +21,7 @@ import click
 from patchctl import __version__, extension
 from patchctl.cli.app import App
 from patchctl.errors import CLOSED_PIPE, INTERRUPTED, Ended, MachineFailed, PatchctlError, WrongUse
+from patchctl.exit_codes import SUMMARY
 from patchctl.language import CHINESE, ENGLISH, TRANSLATED, chosen, message, recalled, translated, use
 from patchctl.terminal.progress import progress_of_run
 
@@ -209,8 +210,18 @@ def _language(ctx: click.Context, param: click.Parameter, value: str | None) -> 
     return None if value is None else known.convert(value.partition(".")[0].replace("_", "-"), param, ctx)
 
 
+_HELP = f"""Versioned patch stacks for verl, vLLM, vllm-ascend, Megatron-LM and MindSpeed.
+
+Fetches the pinned upstream sources, applies a profile's patches exactly, proves the result byte for byte, and takes
+it back. A first run: patchctl apply --profile qwen3-235b
+
+Exit codes: {SUMMARY}.
+"""
+
+
 @click.group(
     cls=VerbGroup,
+    help=_HELP,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
     invoke_without_command=True,
 )
@@ -244,15 +255,6 @@ def _language(ctx: click.Context, param: click.Parameter, value: str | None) -> 
 )
 @click.pass_context
 def cli(ctx: click.Context, version: bool, root: Path | None, cache: Path | None, color: str, lang: str | None) -> None:
-    """Versioned patch stacks for verl, vLLM, vllm-ascend, Megatron-LM and MindSpeed.
-
-    Fetches the pinned upstream sources, applies a profile's patches exactly, proves the result byte for byte, and takes
-    it back. A first run: patchctl apply --profile qwen3-235b
-
-    Exit codes: 0 done, 1 findings, 2 wrong use, manifest or patch file, 3 source unavailable or not what was pinned,
-    4 a patch does not apply, 5 local edits in the way, 6 workspace busy, 7 the machine failed, not the command (disk
-    full, I/O error, git killed, no memory), 70 a fault of patchctl, 130 interrupted.
-    """
     use(chosen(lang) if ctx.invoked_subcommand in TRANSLATED else ENGLISH)
     shown = ctx.obj
     if shown is not None:

@@ -28,7 +28,7 @@ from patchctl.bump import (
 from patchctl.check.distribution import verify_distribution
 from patchctl.check.pages import write_documents
 from patchctl.cli.app import App
-from patchctl.cli.output_pages import output_pages
+from patchctl.cli.generated_pages import generated_pages
 from patchctl.cli.prove_verb import prove_stack
 from patchctl.drift.drift import Drifting
 from patchctl.drift.outdated import effort
@@ -258,7 +258,7 @@ class _Bump:
             if self.dist.release(self.state.new).requirements != named:  # else what was edited since stays
                 self._write_release(old, new, named)
             relock(self.dist, self.options, self.progress, check=False, only=named)
-        write_documents(self.dist, output_pages(self.dist.root), check=False, strict=False)
+        write_documents(self.dist, generated_pages(self.dist.root), check=False, strict=False)
 
     def _make_what_follows(self, stacks: Iterable[Stack]) -> tuple[list[str], list[str]]:
         """Make the files of `follows:` of upstreams.yaml; returns those that could not be made, and what a person does, with commands."""
@@ -307,7 +307,7 @@ class _Bump:
     def _left(self) -> list[str]:
         """What `verify --static` finds now: what a release needs and no bump can write."""
         dist = self.dist
-        report = verify_distribution(dist, None, self.progress, output_pages(dist.root))
+        report = verify_distribution(dist, None, self.progress, generated_pages(dist.root))
         errors = [one for one in report.findings if one.level == "error"]
         return [": ".join(filter(None, (one.file, f"{one.message} [{one.rule}]"))) for one in errors]
 

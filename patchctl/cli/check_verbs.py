@@ -143,7 +143,7 @@ def _distribution(
 ) -> tuple[Path, Report]:
     from patchctl.check.distribution import lint_distribution, verify_distribution
     from patchctl.check.series import manifest_findings
-    from patchctl.cli.output_pages import output_pages
+    from patchctl.cli.generated_pages import generated_pages
     from patchctl.manifest.diagnostics import InvalidManifest
     from patchctl.manifest.distribution import Distribution, find_root
 
@@ -156,7 +156,7 @@ def _distribution(
     if lint:
         return root, lint_distribution(dist)
     options = None if sources is None else sources.options()
-    pages = output_pages(root)
+    pages = generated_pages(root)
     return root, verify_distribution(
         dist, options, app.progress(silent), pages, proven=proven, isolated=isolated, signers=signers
     )
@@ -217,8 +217,8 @@ def lock_command(
 
     That is the lock of every stack, and then, where docs/patches/ is kept, the pages, tables and schemas: under
     docs/patches/ a page a patch, a table a stack and their index; docs/practice/switches.md, from practice.yaml;
-    docs/lint-rules.md, docs/json.md, docs/schema/ and manifests/schema/ where they are kept. No page is written while a
-    patch cannot be read. Running it again changes nothing.
+    docs/lint-rules.md, docs/json.md and other pages made from the code, docs/schema/ and manifests/schema/, where they
+    are kept. No page is written while a patch cannot be read. Running it again changes nothing.
 
     The lock holds the digest of every patch, the blobs before and after each of them, and the resulting commits and
     trees for each form of the source. A form that cannot be had keeps its record while pin and patches are the same, and
@@ -236,7 +236,7 @@ def lock_command(
       patchctl lock --check --skip-unavailable
     """
     from patchctl.check.pages import write_documents
-    from patchctl.cli.output_pages import output_pages
+    from patchctl.cli.generated_pages import generated_pages
     from patchctl.report.generated import LockOutput
     from patchctl.stack.locking import lock_stack
 
@@ -250,7 +250,7 @@ def lock_command(
     options = sources.options()
     chosen = [] if pages else [s for (name, _), s in sorted(dist.stacks.items()) if upstream in (None, name)]
     rows = [lock_stack(dist, stack, options, app.progress(as_json), check=check) for stack in chosen]
-    done = write_documents(dist, output_pages(dist.root), check=check, strict=pages)
+    done = write_documents(dist, generated_pages(dist.root), check=check, strict=pages)
     data = LockOutput(check, rows, (), done.written, done.removed, done.report.sorted())
     app.emit("lock", data, lambda style: _lock_text(rows, done, check, style), as_json)
     return _lock_exit_code(rows, check, skip_unavailable) or done.report.exit_code(skip_unavailable=True)
