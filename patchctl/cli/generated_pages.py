@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from patchctl.cli.output_pages import output_pages, with_generated
+from patchctl.cli.variables import VARIABLES
 from patchctl.exit_codes import EXIT_CODES
 
 
@@ -27,7 +28,14 @@ def _exit_codes() -> Iterator[str]:
             yield f"| {one.code} | {names} | {when} |"
 
 
+def _variables() -> Iterator[str]:
+    for group, variables in VARIABLES.items():
+        yield from ("", f"## {group}", "", "| variable | what it does | without it |", "|---|---|---|")
+        yield from (f"| `{name}` | {what} | {default} |" for name, (what, default) in variables.items())
+
+
 # The lines below the mark of each page, and what they are made from.
 _PAGES: dict[str, tuple[str, Callable[[], Iterator[str]]]] = {
     "docs/exit-codes.md": ("patchctl/exit_codes.py", _exit_codes),
+    "docs/environment.md": ("patchctl/cli/variables.py", _variables),
 }

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import re
+import subprocess
 from pathlib import Path
 
 from patchctl.cli import verbs
+from patchctl.cli.variables import VARIABLES
 from patchctl.errors import CLOSED_PIPE, DONE, ENDED_BY, FINDINGS, INTERRUPTED, MOVES_CLEANLY, SOMEBODY_HAS_TO_WORK
 from patchctl.exit_codes import EXIT_CODES
 
-PACKAGE = Path(__file__).parents[2] / "patchctl"
+REPO = Path(__file__).parents[2]
+PACKAGE = REPO / "patchctl"
 CONSTANTS = {DONE, FINDINGS, MOVES_CLEANLY, SOMEBODY_HAS_TO_WORK, INTERRUPTED, CLOSED_PIPE, ENDED_BY + 1, ENDED_BY + 15}
 
 
@@ -23,3 +26,14 @@ def test_every_code_of_an_error_has_a_row_and_no_other() -> None:
 def test_the_commands_of_the_cases_exist() -> None:
     named = {name for one in EXIT_CODES for names in one.cases for name in names.split(", ") if name}
     assert named <= {*verbs()} and "preflight" in named
+
+
+def test_every_variable_that_is_named_is_in_the_table_and_no_other() -> None:
+    """Pages, and patches, which run in trees without patchctl, are left out."""
+    line = ["git", "ls-files", "-z", "--", ".", ":!docs", ":!patches", ":!*.md", ":!patchctl/cli/variables.py"]
+    listed = subprocess.run(line, cwd=REPO, capture_output=True, text=True, check=True).stdout.split("\0")
+    texts = (
+        (REPO / name).read_bytes().decode("utf-8", "replace") for name in listed if name and (REPO / name).is_file()
+    )
+    found = {name for text in texts for name in re.findall(r"\b_?PATCHCTL_[A-Z][A-Z_]*[A-Z]\b", text)}
+    assert sorted(found) == sorted(name for variables in VARIABLES.values() for name in variables)
