@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Literal
 
 from patchctl.cli.output_pages import output_pages, with_generated
 from patchctl.cli.variables import VARIABLES
 from patchctl.exit_codes import EXIT_CODES
+from patchctl.manifest.schema import models
+from patchctl.manifest.typeinfo import Shape, doc, expects, fields_of, shape_of
+from patchctl.manifest.types import OneOrMore
 
 
 def generated_pages(root: Path) -> dict[str, str]:
@@ -34,8 +38,45 @@ def _variables() -> Iterator[str]:
         yield from (f"| `{name}` | {what} | {default} |" for name, (what, default) in variables.items())
 
 
+def _manifest_keys() -> Iterator[str]:
+    for model in models().values():
+        place, _, what = (model.__doc__ or "").partition("\n")[0].partition(": ")
+        yield from ("", f"## `{place}`", "", f"{what[:1].upper()}{what[1:]}", "")
+        yield from ("| key | value | what |", "|---|---|---|", *_keys(model, ""))
+
+
+def _keys(record: type, above: str) -> Iterator[str]:
+    """A row for each key, those of mappings below it: `pin.commit`, `files[].path`, `gains.*.what`."""
+    for name, field in fields_of(record).items():
+        required = "**required**, " if field.required else ""
+        path, inner = f"{above}{name}", field.shape
+        yield _cells(f"`{path}`", f"{required}{_value(field.shape)}", doc(field.shape) or "")
+        while inner.origin in (list, dict):
+            path, inner = f"{path}{'[]' if inner.origin is list else '.*'}", shape_of(inner.args[-1])
+        if inner.is_record:
+            yield from _keys(inner.base, f"{path}.")
+
+
+def _cells(*texts: str) -> str:
+    return f"| {' | '.join(text.replace('|', chr(92) + '|') for text in texts)} |"
+
+
+def _value(shape: Shape) -> str:
+    if shape.is_record:
+        return f"mapping{' or null' if shape.nullable else ''}"
+    if shape.origin is list:
+        one = _value(shape_of(shape.args[0]))
+        return f"list of {one}, or one" if shape.mark(OneOrMore) else f"list of {one}"
+    if shape.origin is dict:
+        return f"mapping of {_value(shape_of(shape.args[0]))} to {_value(shape_of(shape.args[1]))}"
+    if shape.origin is Literal:
+        return " or ".join(f"`{one}`" for one in shape.args)
+    return expects(shape)
+
+
 # The lines below the mark of each page, and what they are made from.
 _PAGES: dict[str, tuple[str, Callable[[], Iterator[str]]]] = {
     "docs/exit-codes.md": ("patchctl/exit_codes.py", _exit_codes),
     "docs/environment.md": ("patchctl/cli/variables.py", _variables),
+    "docs/manifest-keys.md": ("the classes that manifests are read into", _manifest_keys),
 }

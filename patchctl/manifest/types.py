@@ -179,7 +179,7 @@ class Gain:
 
 @dataclass(frozen=True)
 class Stack:
-    """A pin and the ordered patches for one upstream at that pin.
+    """manifests/stacks/UPSTREAM/NAME.yaml: a pin, and the ordered patches for the upstream at that pin.
 
     With `extends`, the patches of that stack (same upstream, same pin) come first; `replace` maps one of its files to
     one of ours, in its place.
@@ -429,7 +429,7 @@ def profile_options(name: str, release: str | None) -> str:
 
 @dataclass(frozen=True)
 class Profile:
-    """What a model is trained with.
+    """manifests/profiles/NAME.yaml: what a model is trained with.
 
     As written, it names the releases it supports, or its own stacks, `without` and runtime. `on` returns it on one
     release, with that release's stacks and runtime; everything but the checks of manifests uses that form.

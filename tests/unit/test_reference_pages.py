@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from patchctl.cli import verbs
 from patchctl.cli.variables import VARIABLES
@@ -37,3 +40,25 @@ def test_every_variable_that_is_named_is_in_the_table_and_no_other() -> None:
     )
     found = {name for text in texts for name in re.findall(r"\b_?PATCHCTL_[A-Z][A-Z_]*[A-Z]\b", text)}
     assert sorted(found) == sorted(name for variables in VARIABLES.values() for name in variables)
+
+
+def test_the_page_of_manifests_has_every_key_of_the_schemas() -> None:
+    page = (REPO / "docs/manifest-keys.md").read_text(encoding="utf-8")
+    rows = [re.findall(r"(?m)^\| `([^`]+)` \|", section) for section in page.split("\n## ")[1:]]
+    schemas = sorted((REPO / "manifests/schema").glob("*.json"))
+    wanted = [sorted({*keys_of(json.loads(one.read_text(encoding="utf-8")), "")}) for one in schemas]
+    assert sorted(sorted(keys) for keys in rows) == sorted(wanted)
+    assert all(len(keys) == len({*keys}) for keys in rows)
+
+
+def keys_of(schema: dict[str, Any], above: str) -> Iterator[str]:
+    for one in (schema, *schema.get("anyOf", ())):
+        for name, below in one.get("properties", {}).items():
+            yield above + name
+            yield from keys_of(below, f"{above}{name}.")
+        if "items" in one:
+            yield from keys_of(one["items"], f"{above[:-1]}[].")
+        if isinstance(one.get("additionalProperties"), dict):
+            yield from keys_of(one["additionalProperties"], f"{above[:-1]}.*.")
+        if one is not schema and "anyOf" in one:
+            yield from keys_of(one, above)

@@ -102,7 +102,9 @@ class EntryModule:
 
 @dataclass(frozen=True)
 class Recipe:
-    """A way to train. Values of the extended recipe come first; a key set again here replaces the inherited value."""
+    """manifests/recipes/PROFILE/NAME.yaml: a way to train.
+
+    Values of the extended recipe come first; a key set again here replaces the inherited value."""
 
     schema: FormatVersion
     name: Annotated[Name, Doc("The recipe's name, equal to this file's name.")]
