@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Literal
 
+from patchctl import extension
 from patchctl.cli.output_pages import output_pages, with_generated
 from patchctl.cli.variables import VARIABLES
 from patchctl.exit_codes import EXIT_CODES
@@ -16,10 +17,13 @@ from patchctl.manifest.types import OneOrMore
 
 def generated_pages(root: Path) -> dict[str, str]:
     """Pages and schemas by path below `root`: what verbs print with --json, and the tables of reference pages."""
-    kept = {path: one for path, one in _PAGES.items() if (root / path).is_file()}
-    return output_pages(root) | {
-        path: with_generated(root / path, source, lines()) for path, (source, lines) in kept.items()
-    }
+    found = output_pages(root)
+    for path, (source, lines) in _PAGES.items():
+        if (root / path).is_file():
+            found[path] = with_generated(root / path, source, lines())
+    for name in (name for other in extension.registered() for name in other.pages):
+        found |= extension.load(name)(root)
+    return found
 
 
 def _exit_codes() -> Iterator[str]:

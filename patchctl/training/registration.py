@@ -27,4 +27,5 @@ EXTENSION = Extension(
     recipes=(f"{_TRAINING}.report.recipes:recipe_rows",),
     complete_recipe=(f"{_TRAINING}.verbs.options:complete_recipe",),
     probe=(f"{_TRAINING}.preflight.live:look_here",),
+    pages=(f"{_TRAINING}.report.preflight_page:pages",),
 )

@@ -8,7 +8,19 @@ from dataclasses import replace
 
 from patchctl.findings import Finding, looked_at
 from patchctl.language import message
+from patchctl.training.preflight.about import About
 from patchctl.training.preflight.case import Case
+from patchctl.training.preflight.checks import (
+    device_memory,
+    devices,
+    environment,
+    host,
+    network,
+    ray,
+    software,
+    storage,
+    workspace,
+)
 from patchctl.training.preflight.checks.device_memory import check_device_memory
 from patchctl.training.preflight.checks.devices import check_devices
 from patchctl.training.preflight.checks.environment import check_environment
@@ -18,6 +30,23 @@ from patchctl.training.preflight.checks.ray import check_ray
 from patchctl.training.preflight.checks.software import check_operators, check_software
 from patchctl.training.preflight.checks.storage import check_storage
 from patchctl.training.preflight.checks.workspace import check_workspace
+
+_ABOUT = (
+    About(
+        "recipe",
+        ("release",),
+        "the same recipe on the profile's other releases",
+        "never; a warning if this machine's software fits another release",
+        "the releases' `runtime:`",
+    ),
+    About(
+        "recipe",
+        ("limits",),
+        "what the recipe says does not work, or is untested, at these pins",
+        "it stops any run (`stops:`), until `--accept limits`; others are notes",
+        "the recipe",
+    ),
+)
 
 AREAS = {
     "recipe": message("recipe"),
@@ -46,6 +75,19 @@ def check_limits(case: Case) -> Iterator[Finding]:
         else:
             yield looked_at("recipe", LIMITS, "note", said, needed=False)
 
+
+ABOUT = sorted(
+    (
+        *_ABOUT,
+        *(
+            about
+            for one in (devices, software, host, ray, network, environment, storage, device_memory, workspace)
+            for about in one.ABOUT
+        ),
+    ),
+    key=lambda about: [*AREAS].index(about.area),
+)
+"""What every check says of itself, by area."""
 
 CHECKS: tuple[Callable[[Case], Iterator[Finding]], ...] = (
     check_limits,
