@@ -37,6 +37,14 @@ def on_config(config: Any) -> Any:
         english = (COPY / page.relative_to(COPY / "zh-CN")).read_text(encoding="utf-8")
         page.write_text(with_anchors_of(english, page.read_text(encoding="utf-8")), encoding="utf-8")
     (COPY / "cli.md").write_text(commands(), encoding="utf-8")
+    (COPY / "features").mkdir()
+    for path, text in features().items():
+        (COPY / path).write_text(text, encoding="utf-8")
+    stacks = COPY / "patches/README.md"
+    stacks.write_text(
+        f"{stacks.read_text(encoding='utf-8')}\nBy feature, with releases as columns: [features](../features/README.md).\n",
+        encoding="utf-8",
+    )
     config["docs_dir"] = str(COPY)
     return config
 
@@ -59,6 +67,20 @@ def commands() -> str:
 
     compose()
     return "\n".join(help_of(cli, None, "patchctl"))
+
+
+def features() -> dict[str, str]:
+    """One page a feature and their index, by path below docs/."""
+    sys.path.insert(0, str(REPO))
+    from patchctl.__main__ import compose
+    from patchctl.catalog.feature_pages import feature_pages
+    from patchctl.catalog.overview import overview
+    from patchctl.manifest.distribution import Distribution
+    from patchctl.training.report.feature_rules import rules_of_features
+
+    compose()
+    dist = Distribution.load(REPO)
+    return feature_pages(dist, overview(dist, None), rules_of_features(dist))
 
 
 def _copy(source: Path, page: Path) -> None:

@@ -28,7 +28,7 @@ _SPAN = re.compile(r"(`[^`]+`)")
 # What GitHub's Markdown interprets: tags, links, emphasis. An underscore does so at a word's ends (__init__), not
 # inside.
 _SPECIAL = re.compile(r"[\\*]|<(?=[A-Za-z/!?])|\](?=[(\[:])|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])")
-_WORDS = {"feature": "feature", "bugfix": "fix"}
+KINDS = {"feature": "feature", "bugfix": "fix"}
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class PageEntry:
 
     @property
     def kind(self) -> str:
-        return _WORDS.get(LintedPatch(self.patch).kind, LintedPatch(self.patch).kind)
+        return KINDS.get(LintedPatch(self.patch).kind, LintedPatch(self.patch).kind)
 
     @property
     def number(self) -> str:
@@ -90,26 +90,26 @@ def _index(stacks: Sequence[Stack]) -> str:
     lines = [GENERATED, "", "# Patches", "", "| upstream | pin | stack |", "|---|---|---|"]
     for stack in stacks:
         link = _table_page(stack).removeprefix(f"{FOLDER}/")
-        lines.append(f"| {_cell(stack.upstream)} | {_cell(_pin(stack))} | [{_cell(stack.name)}]({link}) |")
+        lines.append(f"| {cell(stack.upstream)} | {cell(_pin(stack))} | [{cell(stack.name)}]({link}) |")
     return "\n".join(lines) + "\n"
 
 
 def _table(stack: Stack, entries: Sequence[PageEntry]) -> str:
     """Render the patches of a stack's own folder, by name, so that two new patches rarely conflict in a merge."""
-    lines = [GENERATED, "", f"# Patches of {_text(f'{stack.upstream} {_pin(stack)}')}", ""]
+    lines = [GENERATED, "", f"# Patches of {escaped(f'{stack.upstream} {_pin(stack)}')}", ""]
     lines += [f"Stack `{stack.name}` on {_base(stack)}. The number is the place in which a patch applies."]
     if stack.extends:
-        lines += [f"The patches of [{_text(stack.extends)}](../{stack.extends}/README.md) come first."]
+        lines += [f"The patches of [{escaped(stack.extends)}](../{stack.extends}/README.md) come first."]
     lines += ["", "| feature | number | kind | switch | what |", "|---|---|---|---|---|"]
     for entry in sorted(entries, key=lambda e: (e.patch.feature, e.number)):
         switch = entry.patch.header.trailer("Switch") or ""
-        name, shown = _cell(entry.patch.feature), "" if switch == "none" else _code(switch)
+        name, shown = cell(entry.patch.feature), "" if switch == "none" else code_span(switch)
         cells = (
             f"[{name}]({entry.patch.feature}.md)",
             entry.number,
             entry.kind,
             shown,
-            _cell(entry.patch.header.subject),
+            cell(entry.patch.header.subject),
         )
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
@@ -117,7 +117,7 @@ def _table(stack: Stack, entries: Sequence[PageEntry]) -> str:
 
 def _page(dist: Distribution, entry: PageEntry) -> str:
     header = entry.patch.header
-    parts = [GENERATED, f"# {_cell(entry.patch.feature)}", _text(header.subject)]
+    parts = [GENERATED, f"# {cell(entry.patch.feature)}", escaped(header.subject)]
     parts += [_facts(dist, entry)]
     for title, text in _sections(entry.patch):
         parts += [f"## {title}", text]
@@ -132,11 +132,11 @@ def _facts(dist: Distribution, entry: PageEntry) -> str:
     rows = [
         ("Upstream", f"{entry.stack.upstream} {_pin(entry.stack)} (stack {entry.stack.name})"),
         ("Kind", entry.kind),
-        ("Switch", "none: always on" if switch == "none" else _code(switch or "")),
-        ("Brings", f"{_figure(gain, f'{_up(entry)}docs/')} ({', '.join(gain.kind)})" if gain else ""),
+        ("Switch", "none: always on" if switch == "none" else code_span(switch or "")),
+        ("Brings", f"{figure(gain, f'{_up(entry)}docs/')} ({', '.join(gain.kind)})" if gain else ""),
         ("Requires", _listed(header.listed("Requires"))),
-        ("Upstream status", _cell(header.trailer("Upstream-Status") or "")),
-        ("Can be dropped when", _cell(header.trailer("Drop-When") or "")),
+        ("Upstream status", cell(header.trailer("Upstream-Status") or "")),
+        ("Can be dropped when", cell(header.trailer("Drop-When") or "")),
         ("Tests", _links(entry, tests_of(dist, entry.stack, entry.patch.feature))),
         ("Mutations", _links(entry, mutants_of(dist, entry.stack, entry.patch.feature))),
     ]
@@ -145,20 +145,20 @@ def _facts(dist: Distribution, entry: PageEntry) -> str:
     return "\n".join(lines)
 
 
-def _figure(gain: Gain, docs: str) -> str:
+def figure(gain: Gain, docs: str) -> str:
     """What a feature brings, with a link to the figure; `docs` leads from the page to docs/."""
-    return f"[{_cell(gain.what)}]({docs}{gain.page.removeprefix('docs/')})" if gain.page else _cell(gain.what)
+    return f"[{cell(gain.what)}]({docs}{gain.page.removeprefix('docs/')})" if gain.page else cell(gain.what)
 
 
 def _sections(patch: StackPatch) -> Iterator[tuple[str, str]]:
     for title, text in zip(("Need", "Change", "Risk"), sections(patch), strict=True):
         if text:
             first, *rest = text.split("\n\n")
-            first = first if title == "Change" else _capital(first)
-            yield title, "\n\n".join(_paragraph(p) for p in (first, *rest))
+            first = first if title == "Change" else capital(first)
+            yield title, "\n\n".join(paragraph(p) for p in (first, *rest))
 
 
-def _capital(text: str) -> str:
+def capital(text: str) -> str:
     """Capitalise what followed a label, except code and lower-case names."""
     word = re.match(r"[a-z]+(?=[ ,])", text)
     return text if word is None or word[0] in ("verl", "vllm") else text[:1].upper() + text[1:]
@@ -169,9 +169,9 @@ def _files(patch: StackPatch) -> str:
     for change in patch.patch.changes:
         added = sum(h.marks.count(b"+") for h in change.hunks)
         removed = sum(h.marks.count(b"-") for h in change.hunks)
-        lines.append(f"| {_code(change.path.decode('utf-8', 'backslashreplace'))} | {added} | {removed} |")
+        lines.append(f"| {code_span(change.path.decode('utf-8', 'backslashreplace'))} | {added} | {removed} |")
     for path, data in patch.carried.items():
-        lines.append(f"| {_code(path)} (carried, new) | {data.count(bytes([10]))} | 0 |")
+        lines.append(f"| {code_span(path)} (carried, new) | {data.count(bytes([10]))} | 0 |")
     return "\n".join(lines)
 
 
@@ -184,28 +184,28 @@ def _up(entry: PageEntry) -> str:
 
 
 def _listed(values: Sequence[str]) -> str:
-    return ", ".join(_code(v) for v in values)
+    return ", ".join(code_span(v) for v in values)
 
 
-def _text(text: str) -> str:
+def escaped(text: str) -> str:
     """Escape header text for Markdown, keeping code spans."""
     parts = _SPAN.split(visible_line(text))
-    escaped = [part if n % 2 else _SPECIAL.sub(r"\\\g<0>", part) for n, part in enumerate(parts)]
-    line = "".join(escaped)
+    safe = [part if n % 2 else _SPECIAL.sub(r"\\\g<0>", part) for n, part in enumerate(parts)]
+    line = "".join(safe)
     return f"\\{line}" if line.startswith(("#", ">", "|")) else line
 
 
-def _paragraph(text: str) -> str:
+def paragraph(text: str) -> str:
     """Escape a paragraph line by line. Lists stay lists, since a leading `-` is kept."""
-    return "\n".join(_text(line) for line in text.split("\n"))
+    return "\n".join(escaped(line) for line in text.split("\n"))
 
 
-def _cell(text: str) -> str:
+def cell(text: str) -> str:
     """Escape text for a table: a bar ends the cell even in a code span."""
-    return re.sub(r"(?<!\\)\|", r"\\|", _text(text))
+    return re.sub(r"(?<!\\)\|", r"\\|", escaped(text))
 
 
-def _code(text: str) -> str:
+def code_span(text: str) -> str:
     """Return a code span, with bars escaped for tables."""
     safe = visible_line(text).replace("|", "\\|")
     return f"`` {safe} ``" if "`" in safe else f"`{safe}`"
@@ -218,8 +218,8 @@ def gains_page(dist: Distribution, entries: Sequence[PageEntry]) -> str:
         gain = gain_of(dist, entry.stack, entry.patch.feature)
         if gain is not None:
             stack, page = entry.stack, entry.page.removeprefix(f"{FOLDER}/")
-            where = f"[{_cell(entry.patch.feature)}]({page}) ({_cell(stack.upstream)} {_cell(stack.name)})"
-            rows.setdefault((_figure(gain, "../"), ", ".join(gain.kind)), []).append(where)
+            where = f"[{cell(entry.patch.feature)}]({page}) ({cell(stack.upstream)} {cell(stack.name)})"
+            rows.setdefault((figure(gain, "../"), ", ".join(gain.kind)), []).append(where)
     lines = [
         "<!-- generated by `patchctl lock` from `gains:` of manifests/stacks -->",
         "",
@@ -254,10 +254,12 @@ def switches_page(practice: Practice, entries: Sequence[PageEntry]) -> str:
             for e in entries
             if f in (e.patch.feature, f"{e.patch.feature}@{e.stack.upstream}")
         ]
-        links = ", ".join(f"[{_cell(e.patch.feature)}](../../{e.page})" for e in ours)
-        switches = dict.fromkeys(_code(s) for e in ours if (s := e.patch.header.trailer("Switch") or "none") != "none")
-        note = _cell(" ".join((named.note or "").split()))
-        lines.append(f"| {_code(name)} | {', '.join(named.seeds)} | {links} | {', '.join(switches)} | {note} |")
+        links = ", ".join(f"[{cell(e.patch.feature)}](../../{e.page})" for e in ours)
+        switches = dict.fromkeys(
+            code_span(s) for e in ours if (s := e.patch.header.trailer("Switch") or "none") != "none"
+        )
+        note = cell(" ".join((named.note or "").split()))
+        lines.append(f"| {code_span(name)} | {', '.join(named.seeds)} | {links} | {', '.join(switches)} | {note} |")
     return "\n".join(lines) + "\n"
 
 

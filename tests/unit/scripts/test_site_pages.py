@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import re
 import sys
 
 import pytest
 from pins import REPO
 
+from patchctl.manifest.distribution import Distribution
+from patchctl.stack.patches import load_patch
+from patchctl.training.report.feature_rules import rules_of_features
+from patchctl.training.report.recipes import recipe_rows
+
 sys.path.insert(0, str(REPO / "scripts"))
 
-from site_pages import DOCS, commands, rewrite, with_anchors_of
+from site_pages import DOCS, commands, features, rewrite, with_anchors_of
 
 PAGE = DOCS / "ci.md"
 
@@ -50,3 +56,36 @@ def test_the_help_of_every_verb_is_a_page() -> None:
     page = commands()
     assert page.count("\n```text\n") == page.count("\n## ") + 1 > 40
     assert "## patchctl recipe show\n\n```text\nUsage: patchctl recipe show " in page
+
+
+@pytest.fixture(scope="module")
+def pages() -> dict[str, str]:
+    return features()
+
+
+def test_a_feature_has_one_page_with_its_stack_on_every_release_that_has_it(pages: dict[str, str]) -> None:
+    dist = Distribution.load(REPO)
+    there: dict[str, set[str]] = {}
+    for stack in dist.stacks.values():
+        if any(one.stacks.get(stack.upstream) == stack.name for one in dist.releases.values()):
+            for file in dist.patch_files(stack):
+                name = load_patch(file, REPO).feature
+                there.setdefault(name, set()).add(f"(../patches/{stack.upstream}/{stack.name}/{name}.md)")
+    assert {*pages} == {"features/README.md", *(f"features/{name}.md" for name in there)}
+    for name, links in there.items():
+        page = pages[f"features/{name}.md"]
+        assert {f"({link})" for link in re.findall(r"\((\.\./patches/[^)]+)\)", page)} == links
+        assert page.count("**Proof**") == len({link.split("/")[2] for link in links})
+
+
+def test_a_page_of_a_feature_has_recipes_rules_and_why_a_release_lacks_it(pages: dict[str, str]) -> None:
+    dist = Distribution.load(REPO)
+    needed = {need.partition("@")[0] for row in recipe_rows(dist) for need in row.needs}
+    assert {name for name in needed if "## Recipes that need it" in pages[f"features/{name}.md"]} == needed
+    dropped = {name for stack in dist.stacks.values() for name in stack.dropped}
+    assert dropped and all("dropped: " in pages[f"features/{name.partition('@')[0]}.md"] for name in dropped)
+    rules = rules_of_features(dist)
+    refused = {name for name, found in rules.items() if found}
+    assert refused and refused == {
+        name for name in rules if "## What a recipe is refused for" in pages[f"features/{name}.md"]
+    }
