@@ -14,12 +14,17 @@ EXTENSION = Extension(
     },
     heading="Train",
     cluster_verbs=(f"{_TRAINING}.verbs.cluster:preflight",),
-    manifests=frozenset({"recipes", "rules.yaml", "models.yaml"}),
-    schemas=(f"{_TRAINING}.recipes.types:SCHEMAS", f"{_TRAINING}.models.published:SCHEMAS"),
+    manifests=frozenset({"recipes", "rules.yaml", "models.yaml", "coverage.yaml", "parameters.yaml"}),
+    schemas=(
+        f"{_TRAINING}.recipes.types:SCHEMAS",
+        f"{_TRAINING}.models.published:SCHEMAS",
+        f"{_TRAINING}.report.practice_pages:SCHEMAS",
+    ),
     checks=(
         f"{_TRAINING}.recipes.check:check_recipes",
         f"{_TRAINING}.recipes.check:check_packages",
         f"{_TRAINING}.models.published:check_models",
+        f"{_TRAINING}.report.practice_pages:check_practice",
     ),
     rules=(f"{_TRAINING}.recipes.check:RULES",),
     requirements=(f"{_TRAINING}.recipes.check:packages_of_recipes",),
@@ -27,5 +32,5 @@ EXTENSION = Extension(
     recipes=(f"{_TRAINING}.report.recipes:recipe_rows",),
     complete_recipe=(f"{_TRAINING}.verbs.options:complete_recipe",),
     probe=(f"{_TRAINING}.preflight.live:look_here",),
-    pages=(f"{_TRAINING}.report.preflight_page:pages",),
+    pages=(f"{_TRAINING}.report.preflight_page:pages", f"{_TRAINING}.report.practice_pages:pages"),
 )

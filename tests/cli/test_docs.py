@@ -173,3 +173,31 @@ def test_rules_and_schemas_are_written_where_they_are_kept(tmp_path: Path) -> No
     assert "| `subject-length` |" in text(made, "docs/lint-rules.md")
     assert json.loads(text(made, "manifests/schema/profile.schema.json"))["title"] == "patchctl: profile"
     assert made.patchctl("lock", "--pages", "--check").returncode == 0
+
+
+COVERAGE = """\
+schema: 1
+release: "2026.01"
+documents:
+  "007":
+    title: A Guide
+    sections:
+      voices:
+        - names: a shout|a whisper
+          here: [file README.md, verb apply]
+        - {names: silence, nothing: nobody asked}
+"""
+
+
+def test_the_page_of_coverage_is_made_from_its_file_and_what_is_not_there_is_named(made: Made) -> None:
+    page = "# Coverage\n\nBy hand.\n\n<!-- coverage:begin -->\n<!-- coverage:end -->\n"
+    write_files(made.root, {"docs/practice/coverage.md": page, "manifests/coverage.yaml": COVERAGE, "README.md": ""})
+    made.good("lock", "--pages")
+    written = text(made, "docs/practice/coverage.md")
+    assert written.startswith("# Coverage\n\nBy hand.\n") and written.endswith("<!-- coverage:end -->\n")
+    assert "| voices | a shout\\|a whisper | [README.md](../../README.md); `patchctl apply` |" in written
+    assert "|  | silence | nothing: nobody asked |" in written
+    made.edit("manifests/coverage.yaml", "file README.md", "rule loud")
+    found = json.loads(made.patchctl("verify", "--static", "--json").stdout)["findings"]
+    told = [(f["file"], f["line"], f["message"]) for f in found if f["file"] == "manifests/coverage.yaml"]
+    assert [(file, line) for file, line, _ in told] == [("manifests/coverage.yaml", 9)] and "rule loud" in told[0][2]

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-import re
 from itertools import groupby
 from pathlib import Path
 
 from patchctl.training.preflight.checks import ABOUT, AREAS
+from patchctl.training.report.practice_pages import filled
 
 PAGE = "docs/preflight.md"
-_TABLE = re.compile(r"(?s)(<!-- checks:begin -->\n).*?(<!-- checks:end -->)")
 
 
 def pages(root: Path) -> dict[str, str]:
-    """Return the page with its table renewed; nothing where it is not kept, or has no place for a table."""
+    """Return the page with its table renewed; nothing where it is not kept."""
     page = root / PAGE
-    text = page.read_text(encoding="utf-8", errors="replace") if page.is_file() else ""
-    return {PAGE: _TABLE.sub(lambda found: found[1] + table() + found[2], text)} if _TABLE.search(text) else {}
+    return (
+        {PAGE: filled(page.read_text(encoding="utf-8", errors="replace"), "checks", table())} if page.is_file() else {}
+    )
 
 
 def table() -> str:

@@ -1,0 +1,190 @@
+"""The pages of docs/practice made from data: what became of each item of the documents (coverage), and verl's keys (parameters).
+
+Like recipes, neither file is part of `ManifestContent`.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated
+
+from patchctl.check.series import Series, manifest_findings
+from patchctl.doc import Doc
+from patchctl.findings import Report
+from patchctl.manifest.diagnostics import InvalidManifest, Problem
+from patchctl.manifest.distribution import Distribution
+from patchctl.manifest.load import Loaded, read
+from patchctl.manifest.types import FormatVersion, Pattern, ReleaseName, Text, Value
+
+COVERAGE, PARAMETERS = Path("manifests/coverage.yaml"), Path("manifests/parameters.yaml")
+_FOLDER = Path("docs/practice")
+Place = Annotated[
+    str,
+    Pattern(
+        r"(recipe|rule|patch|page|file|verb) \S[^\n]*",
+        "a recipe, rule, patch, page, file or verb with its name, such as recipe qwen3-235b/grpo",
+    ),
+]
+
+
+@dataclass(frozen=True)
+class CoveredItem:
+    """What a section of a document names, and where it is here."""
+
+    names: Annotated[Text, Doc("What the section names.")]
+    here: Annotated[
+        list[Place], Doc("Where it is here: kind and name; a page may have #ANCHOR, a patch @UPSTREAM.")
+    ] = field(default_factory=list)
+    nothing: Annotated[Text | None, Doc("Why nothing, or nothing else, was made of it.")] = None
+
+
+@dataclass(frozen=True)
+class CoveredDocument:
+    """A document."""
+
+    title: Annotated[Text, Doc("Title and date, as on the page.")]
+    sections: Annotated[dict[Text, list[CoveredItem]], Doc("Its sections, with what each names.")]
+
+
+@dataclass(frozen=True)
+class Coverage:
+    """manifests/coverage.yaml: what the practice documents name, item by item, and where it is here."""
+
+    schema: FormatVersion
+    release: Annotated[ReleaseName, Doc("The release whose recipes and patches are meant.")]
+    documents: Annotated[dict[Text, CoveredDocument], Doc("The documents, by number.")]
+
+
+@dataclass(frozen=True)
+class Key:
+    """A key of verl's configuration."""
+
+    does: Annotated[Text, Doc("What it does.")]
+    default: Annotated[Value, Doc("Its default; null for none, ??? where a value is required.")] = "null"
+    dapo: Annotated[Value | None, Doc("Its default in dapo_trainer, if that is another one.")] = None
+    of_dapo: Annotated[Value | None, Doc("Its default in dapo_trainer, if that alone has the key.")] = None
+
+
+@dataclass(frozen=True)
+class Parameters:
+    """manifests/parameters.yaml: keys of verl's configuration that the practice documents explain or set."""
+
+    schema: FormatVersion
+    sections: Annotated[dict[Text, dict[Text, Key]], Doc("Keys by section of the page.")]
+
+
+SCHEMAS: dict[str, type] = {"coverage": Coverage, "parameters": Parameters}
+
+
+def pages(root: Path) -> dict[str, str]:
+    """Return the pages that a distribution keeps, with their tables renewed; nothing for a file with faults, which `verify` reports."""
+    found = {}
+    for name, lines in (("coverage", _coverage), ("parameters", _parameters)):
+        page = root / _FOLDER / f"{name}.md"
+        if page.is_file() and (root / "manifests" / f"{name}.yaml").is_file():
+            try:
+                body = "".join(f"{line}\n" for line in lines(root))
+            except InvalidManifest:
+                continue
+            text = page.read_text(encoding="utf-8", errors="replace")
+            found[(_FOLDER / page.name).as_posix()] = filled(text, name, body)
+    return found
+
+
+def filled(text: str, name: str, body: str) -> str:
+    """A page's text with `body` between its marks <!-- NAME:begin --> and <!-- NAME:end -->; as it is where it has none."""
+    marks = re.compile(rf"(?s)(<!-- {name}:begin -->\n).*?(<!-- {name}:end -->)")
+    return marks.sub(lambda found: found[1] + body + found[2], text)
+
+
+def check_practice(dist: Distribution, series: Series, report: Report) -> None:
+    """Add the faults of both files: keys, and places of the coverage that are not there."""
+    for file, check in ((COVERAGE, _coverage), (PARAMETERS, _parameters)):
+        if (dist.root / file).is_file():
+            try:
+                list(check(dist.root))
+            except InvalidManifest as error:
+                report.add(manifest_findings(dist.root, error).findings)
+
+
+def _coverage(root: Path) -> Iterator[str]:
+    loaded = read(root / COVERAGE, Coverage)
+    targets = _targets(root, loaded)
+    for number, document in loaded.value.documents.items():
+        yield from (f"## {number}", "", document.title, "", "| section | it names | here |", "|---|---|---|")
+        for section, items in document.sections.items():
+            for index, item in enumerate(items):
+                places = [_shown(place, targets[place]) for place in item.here]
+                if item.nothing:
+                    places.append(f"nothing: {item.nothing}")
+                cells = (section if index == 0 else "", item.names, "; ".join(places))
+                yield f"| {' | '.join(text.replace('|', chr(92) + '|') for text in cells)} |"
+        yield ""
+
+
+def _targets(root: Path, loaded: Loaded[Coverage]) -> dict[str, str]:
+    """Return the file of each place below the root, "" for a verb. Raises InvalidManifest for what is not there."""
+    release = Distribution.load(root).releases.get(loaded.value.release)
+    stacks = release.stacks if release else {}
+    look: dict[str, Callable[[str], list[str]]] = {
+        "recipe": lambda name: [
+            f"manifests/recipes/{loaded.value.release}/{name}.yaml",
+            f"manifests/recipes/{name}.yaml",
+        ],
+        "rule": lambda _: ["manifests/rules.yaml"],
+        "patch": lambda name: [
+            f"docs/patches/{upstream}/{stack}/{name.partition('@')[0]}.md"
+            for upstream, stack in stacks.items()
+            if name.partition("@")[2] in ("", upstream)
+        ],
+        "page": lambda name: [f"{folder}/{name.partition('#')[0]}.md" for folder in (_FOLDER.as_posix(), "docs")],
+        "file": lambda name: [name],
+    }
+    found: dict[str, str] = {}
+    problems: list[Problem] = []
+    for number, document in loaded.value.documents.items():
+        for section, items in document.sections.items():
+            for index, item in enumerate(items):
+                for at, place in enumerate(item.here):
+                    kind, _, name = place.partition(" ")
+                    there = [path for path in look[kind](name) if (root / path).exists()] if kind in look else [""]
+                    if there:
+                        found[place] = there[0]
+                    else:
+                        path = ("documents", number, "sections", section, index, "here", at)
+                        problems.append(loaded.positions.problem(path, f"there is no {place}"))
+    if problems:
+        raise InvalidManifest(problems)
+    return found
+
+
+def _shown(place: str, target: str) -> str:
+    kind, _, name = place.partition(" ")
+    if kind == "verb":
+        return f"`patchctl {name}`"
+    title, _, anchor = name.partition("#")
+    link = f"{os.path.relpath(target, _FOLDER)}{f'#{anchor}' if anchor else ''}"
+    text = f"{title}, {anchor}" if anchor else name
+    return f"{'' if kind == 'file' else f'{kind} '}[{text}]({link})"
+
+
+def _parameters(root: Path) -> Iterator[str]:
+    for title, keys in read(root / PARAMETERS, Parameters).value.sections.items():
+        yield from (f"## {title}", "", "| key | default | what it does |", "|---|---|---|")
+        for name, key in keys.items():
+            default = (
+                f"{_default(key.of_dapo)} (`dapo_trainer` alone has it)"
+                if key.of_dapo is not None
+                else _default(key.default)
+            )
+            other = f"; {_default(key.dapo)} in `dapo_trainer`" if key.dapo is not None else ""
+            yield f"| `{name}` | {default}{other} | {key.does.replace('|', chr(92) + '|')} |"
+        yield ""
+
+
+def _default(value: str) -> str:
+    return {"null": "none", "???": "none: give one"}.get(value, f"`{value}`")
