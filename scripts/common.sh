@@ -11,7 +11,7 @@ if ((BASH_VERSINFO[0] * 100 + BASH_VERSINFO[1] < 404)); then
   exit "$WRONG_USE"
 fi
 
-# Whether people are to read Chinese, by patchctl's rule (docs/commands.md, Language). What is written here is UTF-8; where no
+# Whether people are to read Chinese, by patchctl's rule (docs/environment.md, PATCHCTL_LANG). What is written here is UTF-8; where no
 # locale is set up, or one that is not installed, a terminal shows that as well.
 in_chinese() {
   local named=${PATCHCTL_LANG:-${LC_ALL:-${LC_MESSAGES:-${LANG-}}}}
