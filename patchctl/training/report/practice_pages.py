@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
 
+from patchctl.catalog.pages import code_span
 from patchctl.check.series import Series, manifest_findings
 from patchctl.doc import Doc
 from patchctl.findings import Report
@@ -165,7 +166,7 @@ def _targets(root: Path, loaded: Loaded[Coverage]) -> dict[str, str]:
 def _shown(place: str, target: str) -> str:
     kind, _, name = place.partition(" ")
     if kind == "verb":
-        return f"`patchctl {name}`"
+        return code_span(f"patchctl {name}")
     title, _, anchor = name.partition("#")
     link = f"{os.path.relpath(target, _FOLDER)}{f'#{anchor}' if anchor else ''}"
     text = f"{title}, {anchor}" if anchor else name
