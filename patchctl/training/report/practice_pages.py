@@ -104,10 +104,10 @@ def filled(text: str, name: str, body: str) -> str:
 
 def check_practice(dist: Distribution, series: Series, report: Report) -> None:
     """Add the faults of both files: keys, and places of the coverage that are not there."""
-    for file, check in ((COVERAGE, _coverage), (PARAMETERS, _parameters)):
+    for file, lines in ((COVERAGE, _coverage), (PARAMETERS, _parameters)):
         if (dist.root / file).is_file():
             try:
-                list(check(dist.root))
+                list(lines(dist.root))
             except InvalidManifest as error:
                 report.add(manifest_findings(dist.root, error).findings)
 
@@ -128,22 +128,38 @@ def _coverage(root: Path) -> Iterator[str]:
 
 
 def _targets(root: Path, loaded: Loaded[Coverage]) -> dict[str, str]:
-    """Return the file of each place below the root, "" for a verb. Raises InvalidManifest for what is not there."""
+    """Return the file of each place below the root, "" for a verb. Raises InvalidManifest for what is not there.
+
+    A wheel and a bundle have no pages of patches, and not every file of a clone: a patch is looked for in patches/, a file not at all.
+    """
     release = Distribution.load(root).releases.get(loaded.value.release)
     stacks = release.stacks if release else {}
+
+    def recipe(name: str) -> list[str]:
+        folder = "manifests/recipes"
+        return [
+            path for path in (f"{folder}/{loaded.value.release}/{name}.yaml", f"{folder}/{name}.yaml") if there(path)
+        ]
+
+    def patch(name: str) -> list[str]:
+        feature, _, of = name.partition("@")
+        found = [f"{upstream}/{stack}/{feature}" for upstream, stack in stacks.items() if of in ("", upstream)]
+        return [f"docs/patches/{path}.md" for path in found if there(f"patches/{path}")]
+
+    def page(name: str) -> list[str]:
+        file = f"{name.partition('#')[0]}.md"
+        return [path for path in (f"{_FOLDER.as_posix()}/{file}", f"docs/{file}") if there(path)]
+
+    def there(path: str) -> bool:
+        return (root / path).exists()
+
     look: dict[str, Callable[[str], list[str]]] = {
-        "recipe": lambda name: [
-            f"manifests/recipes/{loaded.value.release}/{name}.yaml",
-            f"manifests/recipes/{name}.yaml",
-        ],
-        "rule": lambda _: ["manifests/rules.yaml"],
-        "patch": lambda name: [
-            f"docs/patches/{upstream}/{stack}/{name.partition('@')[0]}.md"
-            for upstream, stack in stacks.items()
-            if name.partition("@")[2] in ("", upstream)
-        ],
-        "page": lambda name: [f"{folder}/{name.partition('#')[0]}.md" for folder in (_FOLDER.as_posix(), "docs")],
+        "recipe": recipe,
+        "rule": lambda _: [path for path in ("manifests/rules.yaml",) if there(path)],
+        "patch": patch,
+        "page": page,
         "file": lambda name: [name],
+        "verb": lambda _: [""],
     }
     found: dict[str, str] = {}
     problems: list[Problem] = []
@@ -152,9 +168,8 @@ def _targets(root: Path, loaded: Loaded[Coverage]) -> dict[str, str]:
             for index, item in enumerate(items):
                 for at, place in enumerate(item.here):
                     kind, _, name = place.partition(" ")
-                    there = [path for path in look[kind](name) if (root / path).exists()] if kind in look else [""]
-                    if there:
-                        found[place] = there[0]
+                    if paths := look[kind](name):
+                        found[place] = paths[0]
                     else:
                         path = ("documents", number, "sections", section, index, "here", at)
                         problems.append(loaded.positions.problem(path, f"there is no {place}"))
