@@ -78,6 +78,9 @@ read_recipe() {
   COMMAND=$(patchctl recipe command --profile "$PROFILE" "$RECIPE" "${ASKED[@]}")
   ENVIRONMENT=$(patchctl recipe env --profile "$PROFILE" "$RECIPE" "${ASKED[@]}")
   NODES=$(override trainer.nnodes) DEVICES=$(override trainer.n_gpus_per_node)
+  local engines # nodes of their own
+  engines=$(override actor_rollout_ref.rollout.nnodes)
+  NODES=$((NODES + ${engines:-0}))
   WORKSPACE=$(realpath -m -- "$WORKSPACE")
   # shellcheck disable=SC2016
   FOLDER=$WORKSPACE/$(sed -n 's#^cd "${WORKSPACE:-workspace}/\(.*\)" || exit$#\1#p' <<<"$COMMAND")

@@ -29,7 +29,7 @@ from more_steps import more_steps
 from records import Records, State, state_of
 from releases import NEWEST, RELEASES, OfRelease
 from runs import REPO, Ended, Place, paths, place_of, train
-from seen import BEHIND, answers_of, chosen, same_again, steps_of, update_seen, updates_of, why
+from seen import BEHIND, SEEN, answers_of, chosen, same_again, steps_of, update_seen, updates_of, why
 from shrunk import NOTHING, TABLE, Beside, Shrunk, recipes, shipped, shrunk, smaller
 from table import sizes_page
 from variants import KINDS, Variant, variant_of, variants
@@ -152,7 +152,7 @@ def well(found: dict[str, Any]) -> bool:
 def good(found: dict[str, Any]) -> bool:
     """Two steps with samples that differ, the engine renewed in both, and the same after a load."""
     update = found["update"] or {}
-    seen = all(update.get(name) for name in ("whole", "ranks agree", "changed"))
+    seen = bool(update) and all(update.get(name, name == "by changes") for name in SEEN)
     drawn = bool(found["answers"]) and all(one["different"] >= DIFFERENT * one["answers"] for one in found["answers"])
     return found["steps"] == 2 and seen and drawn and update["rounded"] <= BEHIND and found["resumed"] is True
 
@@ -251,7 +251,8 @@ def look_at(
     found["why"] = "" if ended.code == 0 else why(ended)
     found["answers"] = answers_of(folder / "on/watched")
     if updates_of(folder / "on/watched"):
-        found["update"] = update_seen(place, folder, "on")
+        backend = one.run(known).override("actor_rollout_ref.rollout.checkpoint_engine.backend")
+        found["update"] = update_seen(place, folder, "on", backend is not None and backend.value == "delta_in_place")
     if ended.code == 0 and (folder / "checkpoints/global_step_1").is_dir():
         found |= resumed(place, one, known, folder, timeout)
     return found

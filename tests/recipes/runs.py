@@ -191,7 +191,7 @@ def train(
     folder.mkdir(parents=True, exist_ok=True)
     recipe = {key: _path_or(run, value) for key, value in run.environment.items()}
     watched = {
-        "PATCHCTL_NPUS": str(one.ranks),
+        "PATCHCTL_NPUS": str(one.devices(known)),
         "RECIPE_WATCHED": str(folder / "watched"),
         "PATCHCTL_STANDINS_WATCH": ",".join(place.of.watched),
         "RAY_TMPDIR": "/tmp",

@@ -14,6 +14,8 @@ BEHIND = 0.25
 # What is nearly as good to a router, in its logits. bf16 moves one of these models' by up to 0.024 (Hugging Face's in bf16 beside
 # float32: four prompts, two updates of deepseek-r1/grpo and qwen3-235b/grpo), and two that move apart by twice that.
 TIE = 0.05
+# What has to be so of the updates of a run; the last of those that send what has changed.
+SEEN = ("whole", "ranks agree", "changed", "by changes")
 
 
 def why(ended: Ended) -> str:
@@ -29,6 +31,7 @@ def steps_of(run: Path) -> dict[str, dict[str, float]]:
 
 def chosen(values: dict[str, float]) -> dict[str, float]:
     names = ("actor/pg_loss", "actor/grad_norm", "actor/kl_loss", "actor/entropy", "actor/lr", "critic/score/mean")
+    names += ("checkpoint_engine/changed_ratio", "checkpoint_engine/payload_mbytes")
     return {name: values[name] for name in names if name in values}
 
 
@@ -57,8 +60,17 @@ def same_again(watched: Path, update: int, again: Path) -> bool:
     return bool(given := _given(again, 1)) and given == _given(watched, update) and tokens[0] == tokens[1] != []
 
 
-def update_seen(place: Place, folder: Path, name: str) -> dict[str, Any]:
-    """Of each update: whether the engine has the whole model, answers as Hugging Face does, and other than before."""
+def by_changes(watched: Path, updates: list[int]) -> bool:
+    """Whether the first of these updates sent all weights, and every later one, to each rank, what had changed."""
+    sent = {int(file.name.split(".")[1]) for file in watched.glob("changed.*.json")}
+    ranks = {n: len(list(watched.glob(f"weights.{n}.*"))) for n in updates}
+    every = all(len(list(watched.glob(f"changed.{n}.*"))) == ranks[n] > 0 for n in updates[1:])
+    return len(updates) > 1 and updates[0] not in sent and every
+
+
+def update_seen(place: Place, folder: Path, name: str, changes: bool = False) -> dict[str, Any]:
+    """Of each update: whether the engine has the whole model, answers as Hugging Face does, and other than before; and, where
+    `changes` are what is sent, whether they were."""
     model, seen = str(folder / "made/model"), folder / name / "watched"
     updates = updates_of(seen)
     asked = [str(HERE / "answers.py"), model, str(seen), json.dumps(updates), str(BEHIND), str(TIE)]
@@ -74,4 +86,4 @@ def update_seen(place: Place, folder: Path, name: str) -> dict[str, Any]:
         "rounded": max(v["rounded"] for v in by_update.values()),
         "turned": [margin for v in by_update.values() for margin in v["turned"]],
         "changed": len({json.dumps(ranks[0]) for ranks in engine.values()}) == len(updates) > 1,
-    }
+    } | ({"by changes": by_changes(seen, updates)} if changes else {})

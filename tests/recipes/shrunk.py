@@ -58,6 +58,10 @@ class Shrunk:
     def ranks(self) -> int:
         return int(self.given.sizes["devices_per_node"])
 
+    def devices(self, known: Recipes) -> int:
+        """The ranks, and the devices that engines have of their own."""
+        return self.run(known).all_devices
+
     def run(self, known: Recipes) -> RecipeRun:
         run = resolve(known, self.recipe.profile, self.recipe.name, self.given)
         left_out = {*TABLE["left_out"], *self.left_out}
@@ -86,6 +90,8 @@ def shrunk(
     overrides |= {
         name: str(one["value"]) for name, one in TABLE["run"].items() if one.get("where") in (None, *own_keys)
     }
+    if own.engine_nodes:
+        overrides |= {name: str(one["value"]) for name, one in TABLE["engines_apart"].items()}
     overrides |= dict(more or {})
     if sizes.get("pp") == "1":
         left_out |= TABLE["one_stage"].keys()

@@ -8,7 +8,7 @@ from typing import Any
 
 from compare import LIMITS
 from releases import OLDEST, OfRelease
-from seen import BEHIND, TIE
+from seen import BEHIND, SEEN, TIE
 from shrunk import TABLE
 
 HEAD = """\
@@ -193,10 +193,11 @@ def _yes(value: bool | None) -> str:
 def _update(found: Mapping[str, Any] | None) -> str:
     if not found:
         return ""
-    faults = [name for name in ("whole", "ranks agree", "changed") if not found[name]]
+    faults = [name for name in SEEN if not found.get(name, True)]
     if faults:
         return f"no ({', '.join(faults)})"
-    return "yes" if found["as Hugging Face"] else f"yes, {_behind(found)}"
+    how = "yes, by changes" if found.get("by changes") else "yes"
+    return how if found["as Hugging Face"] else f"{how}, {_behind(found)}"
 
 
 def _behind(found: Mapping[str, Any]) -> str:
@@ -215,6 +216,7 @@ def sizes_page() -> str:
         ("Sizes, where a recipe has one", TABLE["sizes"]),
         ("Lengths and amounts, where a recipe sets one", TABLE["amounts"]),
         ("Set by the run", TABLE["run"]),
+        ("Set by the run where engines have devices of their own", TABLE["engines_apart"]),
     ]
     text = SIZES_HEAD.format(parallel=", ".join(f"`{name}`" for name in TABLE["parallel"]), most=TABLE["most_ranks"])
     for title, table in parts:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import sys
+import tempfile
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -19,7 +20,7 @@ from pins import distribution, on
 from records import Records, locked_patches, locked_tips, settings_of
 from releases import NEWEST, RELEASES, OfRelease
 from run import arguments, as_expected, beside, good
-from seen import same_again, updates_of
+from seen import by_changes, same_again, updates_of
 from shrunk import REPO, TABLE, Beside, recipes, replaced, shipped, shrunk, smaller
 from table import sizes_page
 from variants import DYNAMIC, KINDS, SWITCHES, Variant, changed_code, on_in, variants
@@ -47,6 +48,7 @@ def test_nothing_but_sizes_is_replaced(release: str, key: tuple[str, str]) -> No
     computed = {name for name, value in one.recipe.overrides.items() if value.written.startswith("= ")}
     left_out = {name for name in one.recipe.overrides if bare(name) in TABLE["left_out"]}
     assert all(changed[name][1] == "" for name in left_out)
+    assert not TABLE["engines_apart"].keys() - TABLE["run"].keys()
     allowed = {*left_out, *one.recipe.sizes, *computed, *TABLE["run"]} | {
         name for name in one.recipe.overrides if bare(name) in TABLE["amounts"]
     }
@@ -92,7 +94,7 @@ def test_every_recipe_but_the_demos_is_run(release: str) -> None:
 
 
 def test_the_table_says_why() -> None:
-    entries = [one for part in ("sizes", "amounts", "run") for one in TABLE[part].values()]
+    entries = [one for part in ("sizes", "amounts", "run", "engines_apart") for one in TABLE[part].values()]
     assert all(
         one.keys() - {"where"} == {"value", "why"} for one in entries
     )  # a comma in unquoted YAML makes a further key
@@ -146,6 +148,37 @@ def test_sizes_of_a_release_make_a_recipe_smaller_only() -> None:
     one = shrunk(OF_RELEASE[NEWEST.name], ("qwen3-235b", "grpo"), {}, sizes("qwen3-235b", "grpo"))
     assert (one.ranks, one.given.sizes["tp"], one.given.sizes["pp"]) == (2, "2", "1")
     assert not [key for key in one.run(OF_RELEASE[NEWEST.name]).overrides if "pipeline_stage" in key]
+
+
+def test_engines_apart_have_devices_beside_the_ranks() -> None:
+    known, key = OF_RELEASE[NEWEST.name], ("qwen3-8b", "grpo-delta")
+    sizes = smaller(resolve(known, *key), NEWEST.sizes_of("/".join(key)), {})
+    one, beside_it = shrunk(known, key, {}, sizes), shrunk(known, ("qwen3-8b", "grpo"), {}, sizes)
+    assert (one.ranks, one.devices(known), beside_it.devices(known)) == (2, 4, 2)
+    cpus = [run.run(known).override("ray_kwargs.ray_init.num_cpus") for run in (one, beside_it)]
+    assert [setting and setting.value for setting in cpus] == ["24", "12"]
+    assert one.run(known).override("trainer.v1.separate_async.parameter_sync_step").value == "1"  # type: ignore[union-attr]
+
+
+def test_updates_by_changes_are_all_but_the_first(tmp_path: Path) -> None:
+    def by(*changed: str) -> bool:
+        folder = Path(tempfile.mkdtemp(dir=tmp_path))
+        for update, rank in ((1, 0), (1, 1), (2, 0), (2, 1)):
+            (folder / f"weights.{update}.{rank}.safetensors").touch()
+        for name in changed:
+            (folder / f"changed.{name}.json").touch()
+        return by_changes(folder, [1, 2])
+
+    assert by("2.0", "2.1")
+    assert not by() and not by("2.0") and not by("1.0", "1.1", "2.0", "2.1")
+
+
+def test_an_update_that_was_to_send_changes_and_did_not_is_not_good() -> None:
+    update = {"whole": True, "ranks agree": True, "changed": True, "rounded": 0.0}
+    found = {"steps": 2, "answers": [{"answers": 4, "different": 4}], "resumed": True, "update": update}
+    assert good(found) and good(found | {"update": update | {"by changes": True}})
+    assert not good(found | {"update": update | {"by changes": False}})
+    assert not good(found | {"update": None})
 
 
 @pytest.mark.parametrize("of", RELEASES.values(), ids=RELEASES)

@@ -3,12 +3,17 @@ are in a transfer queue. Changes nothing that is computed.
 
 In the folder RECIPE_WATCHED, by the names that `watch` gives: what each rank sent in an update; what each server answers greedily to
 PROMPTS after it, before it generates for training, by the server's number; how many different answers a step trains on; metrics.
+Where an update sends what has changed (delta_in_place), the weights are those that the changes make of the update before, put together
+here, by no code of the patch's; `changed.UPDATE.RANK.json` says how many numbers came.
 """
 
 import asyncio
 import json
+from pathlib import Path
 
 from watch import LENGTH, PROMPTS, _file, _watched
+
+BEGINS = "__delta_in_place__"  # before an update's weights: whether they are whole
 
 
 def watch_updates(module):
@@ -18,18 +23,41 @@ def watch_updates(module):
     async def sent(self, weights, **settings):
         from safetensors.torch import save_file
 
-        given = {}
+        given, changed = {}, 0
         self.watched = getattr(self, "watched", 0) + 1
 
         def passed_on():
+            nonlocal changed
             for name, weight in weights:
-                given[name] = weight.detach().clone().contiguous()
+                if name.startswith("{"):
+                    changed += _change(given, json.loads(name), weight.detach())
+                elif name == BEGINS and not weight.item():
+                    given.update({one: before.clone() for one, before in self.watched_weights.items()})
+                elif name != BEGINS:
+                    given[name] = weight.detach().clone().contiguous()
                 yield name, weight
 
-        await send(self, passed_on(), **settings)
+        taken = await send(self, passed_on(), **settings)
+        self.watched_weights = given
         save_file(given, _file("weights", self.watched, "safetensors"))
+        if changed:
+            Path(_file("changed", self.watched, "json")).write_text(json.dumps(changed))
+        return taken
 
     module.ServerAdapter.update_weights = sent
+
+
+def _change(given, label, piece):
+    """Writes a piece, int32 of positions and then of the values' bits, into the weight that it names; how many numbers these are."""
+    import torch
+
+    count, kind = label["count"], getattr(torch, label["dtype"])
+    values = piece[count:].view(torch.uint8)[: count * kind.itemsize].view(kind)
+    weight = given[label["name"]]
+    if (list(weight.shape), weight.dtype) != (label["shape"], kind):
+        raise ValueError(f"{label} is not of a weight of {tuple(weight.shape)}, {weight.dtype}")
+    weight.view(-1)[piece[:count].long()] = values
+    return count
 
 
 def watch_server(module):

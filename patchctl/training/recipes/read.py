@@ -2,7 +2,7 @@
 
 A folder has a profile's name and holds its recipes; the folder `shared` holds parts that recipes extend and nobody runs. A
 release with a folder of its own, or that extends one which has it, has its profiles' recipes there, and no other; the
-rest belongs to the other releases.
+rest belongs to the other releases, but for recipes that say which versions of upstreams they are `of`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from patchctl.manifest.load import Loaded, read
 from patchctl.manifest.types import Profile
 from patchctl.training.recipes import conditions
 from patchctl.training.recipes.types import Recipe, Rules
-from patchctl.training.recipes.versions import versions_of
+from patchctl.training.recipes.versions import true_of, versions_of
 
 FOLDER = Path("manifests") / "recipes"
 RULES = Path("manifests") / "rules.yaml"
@@ -59,8 +59,21 @@ class Recipes:
 
     def of(self, profile: str) -> list[str]:
         """The names of a profile's recipes."""
-        own, _ = self.key(profile, "")
-        return [name for folder, name in self.files if folder == own]
+        release = self.release_of(profile)
+        own, _ = self._key_on(release, profile, "")
+        return [name for folder, name in self.files if folder == own and self._has(release, profile, name)]
+
+    def _has(self, release: str | None, profile: str, name: str) -> bool:
+        """Whether a profile has the recipe on a release: its file is there, and it is for the versions of the stacks."""
+        key: Key | None = self._key_on(release, profile, name)
+        if key not in self.files:
+            return False
+        versions = self.versions.get((profile, release), {})
+        while key is not None:
+            if not true_of(self.files[key].value.of, versions):
+                return False
+            key = parent_of(key, self.files[key].value)
+        return True
 
     def runnable(self) -> list[Key]:
         """Every recipe that can be run, by profile and name."""
@@ -68,10 +81,9 @@ class Recipes:
 
     def recipe(self, profile: str, name: str) -> Loaded[Recipe]:
         """Raises WrongUse, which names another release that has it, else the nearest known one."""
-        found = self.files.get(self.key(profile, name))
-        if found is None:
+        if not self._has(self.release_of(profile), profile, name):
             for one in self.variants.get(profile, ()):
-                if (other := one.release) is not None and self._key_on(other, profile, name) in self.files:
+                if (other := one.release) is not None and self._has(other, profile, name):
                     what = f"{profile} has no recipe {quoted(name)} on {self.release_of(profile)}: it is one of {other}"
                     way = f"name it {profile}/{name}@{other}, or `export PATCHCTL_RELEASE={other}` for all verbs of this shell"
                     raise WrongUse(what, hint=way)
@@ -79,7 +91,7 @@ class Recipes:
             hint = f"`patchctl recipe list --profile {profile}` names them all" if self.of(profile) else None
             near = did_you_mean(name, self.of(profile))
             raise WrongUse(f"{profile} has no recipe {quoted(name)}{chosen}{near}", hint=hint)
-        return found
+        return self.files[self.key(profile, name)]
 
 
 def read_recipes(dist: Distribution) -> Recipes:
@@ -102,6 +114,7 @@ def read_recipes(dist: Distribution) -> Recipes:
     problems += conditions.faults(rules, dist.upstreams) if rules else []
     for key, loaded in files.items():
         problems += _parent(key, loaded, files, unread)
+        problems += _upstreams(loaded, dist)
     if problems:
         raise InvalidManifest(problems)
     versions = {(one.name, one.release): versions_of(dist, one) for one in dist.every_profile()}
@@ -166,6 +179,14 @@ def _rules(root: Path, problems: list[Problem]) -> Loaded[Rules] | None:
     except InvalidManifest as error:
         problems.extend(error.problems)
         return None
+
+
+def _upstreams(loaded: Loaded[Recipe], dist: Distribution) -> Iterator[Problem]:
+    """A recipe of an upstream that there is not would be nobody's."""
+    for name in loaded.value.of:
+        if name not in dist.upstreams:
+            what = f"no upstream {quoted(name)}{did_you_mean(name, dist.upstreams)}"
+            yield loaded.positions.problem(("of", name), what, at="key")
 
 
 def _parent(

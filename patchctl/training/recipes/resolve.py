@@ -20,6 +20,7 @@ from patchctl.training.recipes.types import DataSet, EntryModule, PathParameter,
 
 COMMAND_LINE = "the command line"
 NODES, PER_NODE, DEVICES = "nodes", "devices_per_node", "devices"
+_ROLLOUT = "actor_rollout_ref.rollout"
 _SECTIONS = ("sizes", "environment", "overrides")
 
 
@@ -90,6 +91,31 @@ class RecipeRun:
     def override(self, key: str) -> Resolved | None:
         """The override of a key, whether it is written with + or without."""
         return next((v for k, v in self.overrides.items() if bare(k) == key), None)
+
+    @property
+    def engine_nodes(self) -> int:
+        """The nodes that the rollout's engines have of their own, beside those that train; 0 where they share devices."""
+        return self._whole(f"{_ROLLOUT}.nnodes") or 0
+
+    @property
+    def engine_devices_per_node(self) -> int:
+        """The devices of a node that has engines."""
+        own = self._whole(f"{_ROLLOUT}.n_gpus_per_node") if self.engine_nodes else None
+        return own or int(self.sizes[PER_NODE].value)
+
+    @property
+    def machines(self) -> int:
+        """All nodes."""
+        return int(self.sizes[NODES].value) + self.engine_nodes
+
+    @property
+    def all_devices(self) -> int:
+        """The devices of all nodes."""
+        return int(self.sizes[DEVICES].value) + self.engine_nodes * self.engine_devices_per_node
+
+    def _whole(self, key: str) -> int | None:
+        found = self.override(key)
+        return int(found.value) if found is not None and found.value.isdecimal() else None
 
     @property
     def environment_facts(self) -> dict[str, Resolved]:

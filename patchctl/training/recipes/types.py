@@ -112,6 +112,13 @@ class Recipe:
     extends: Annotated[
         RecipeName | None, Doc("The recipe to inherit values from: one of this folder, or FOLDER/RECIPE.")
     ] = None
+    of: Annotated[
+        dict[Name, Versions],
+        Doc(
+            "Upstreams, with the versions (of the stacks' pins) that the recipe, and what extends it, is for; if omitted,"
+            " all versions."
+        ),
+    ] = field(default_factory=dict)
     without: Annotated[list[Text], Doc("Inherited keys, variables, sizes and needs to remove.")] = field(
         default_factory=list
     )

@@ -70,7 +70,7 @@ def preflight_output(
     """Return the case and the findings."""
     run, machine = case.run, case.machine
     ready = not any(f.blocks for f in findings)
-    of_case = (run.profile, run.name, run.release, case.nodes, case.devices, machine.place, machine.live)
+    of_case = (run.profile, run.name, run.release, run.machines, run.all_devices, machine.place, machine.live)
     return PreflightOutput(*of_case, ready, finding_rows(findings), cleared, recorded)
 
 
@@ -79,12 +79,13 @@ def preflight_text(
 ) -> Iterator[str]:
     """Yield whether the recipe can run here; then one line per finding by area, with what to do below it: what blocks, what else
     to look at, and with `verbose` what passed."""
-    nodes, devices = message("{count} nodes", count=case.nodes), message("{count} devices", count=case.devices)
+    machines, count = case.run.machines, case.run.all_devices
+    nodes, devices = message("{count} nodes", count=machines), message("{count} devices", count=count)
     head = message(
         "{recipe} on {nodes}, {devices}; {machine}",
         recipe=case.run.title,
-        nodes=message("{count} node", count=1) if case.nodes == 1 else nodes,
-        devices=message("{count} device", count=1) if case.devices == 1 else devices,
+        nodes=message("{count} node", count=1) if machines == 1 else nodes,
+        devices=message("{count} device", count=1) if count == 1 else devices,
         machine=visible_line(case.machine.place),
     )
     yield style(translated(head), bold=True)

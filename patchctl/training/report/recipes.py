@@ -14,7 +14,7 @@ from patchctl.manifest.distribution import Distribution
 from patchctl.terminal.progress import size_text
 from patchctl.terminal.text import abridged, counted, summarised, visible_line
 from patchctl.training.recipes.read import read_recipes
-from patchctl.training.recipes.resolve import DEVICES, NODES, PER_NODE, RecipeDifference, RecipeRun, Resolved, resolve
+from patchctl.training.recipes.resolve import PER_NODE, RecipeDifference, RecipeRun, Resolved, resolve
 from patchctl.training.recipes.rules import Broken
 from patchctl.training.recipes.shell import command_lines, literal, override_text
 from patchctl.training.recipes.totals import Totals
@@ -53,8 +53,8 @@ def recipes_output(runs: Sequence[RecipeRun]) -> RecipesOutput:
     """Return one row per recipe."""
     rows = []
     for run in runs:
-        nodes, devices = (int(run.sizes[name].value) for name in (NODES, DEVICES))
-        rows.append(ListedRecipe(*_named(run), run.summary, nodes, devices, run.entry.module, _limits(run)))
+        size = run.machines, run.all_devices
+        rows.append(ListedRecipe(*_named(run), run.summary, *size, run.entry.module, _limits(run)))
     return RecipesOutput(rows)
 
 
@@ -70,7 +70,7 @@ def list_text(runs: Sequence[RecipeRun], style: Style) -> Iterator[str]:
     """Yield one line per recipe, marked if it has limits."""
     width = max((len(run.title) for run in runs), default=0)
     for run in runs:
-        size = f"{run.sizes['nodes'].value} x {run.sizes['devices_per_node'].value}"
+        size = f"{run.machines} x {run.sizes['devices_per_node'].value}"
         on = f"  on {run.release}" if run.release else ""
         mark = f" {style.note('(has limits, see show)')}" if run.limits else ""
         yield f"{style(f'{run.title:<{width}}', bold=True)}  {size:>7}  {run.entry.module}{on}{mark}"
@@ -232,7 +232,7 @@ def show_text(
 
 
 def _summary(run: RecipeRun, broken: Sequence[Broken], totals: Totals, style: Style) -> Iterator[str]:
-    size = [counted(int(run.sizes[name].value), what) for name, what in ((NODES, "node"), (DEVICES, "device"))]
+    size = [counted(run.machines, "node"), counted(run.all_devices, "device")]
     where = [f"release {run.release}"] if run.release else []
     yield f"{style(run.title, bold=True)}  on {', '.join([*where, *size])}"
     for one in broken:
@@ -389,7 +389,7 @@ def recipe_rows(dist: Distribution) -> list[RecipeRow]:
     rows = []
     recipes = [read_recipes(one) for one in dist.each_release()]
     for run in (resolve(of_release, *key) for of_release in recipes for key in of_release.runnable()):
-        nodes, per_node = (int(run.sizes[name].value) for name in (NODES, PER_NODE))
+        nodes, per_node = run.machines, int(run.sizes[PER_NODE].value)
         row = RecipeRow(
             run.profile,
             run.name,

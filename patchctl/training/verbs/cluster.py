@@ -85,7 +85,7 @@ def preflight(
             progress.finish()
         version = cluster.version
     answers = {n: found[n] if n.alive else NoAnswer("dead", n.reason) for n in nodes}
-    wanted = int(run.sizes["nodes"].value)
+    wanted = run.machines
     first = other_release(app, arguments, accept)
     outcome = readiness(answers, lambda machine: case_of(app, run, machine, None), accept, wanted, first)
     data = readiness_output(outcome, run, address, version)

@@ -335,6 +335,20 @@ def test_a_trainer_that_sends_changes_keeps_its_weights(look: Look) -> None:
     found = one(look(on_newest=True, given=sends), name)
     assert found.level == "ok" and "54.7 GiB a node" in found.message
     assert one(look(on_newest=True, given=sends, memory_limit=str(50 << 30)), name).blocks
+    assert "npu_sleep_level=2" in one(look(on_newest=True), "engine asleep").message
+    assert (
+        "npu_sleep_level=2" not in one(look(on_newest=True, given=sends), "engine asleep").message
+    )  # which refuses it
+
+
+def test_engines_apart_have_machines_of_their_own(look: Look) -> None:
+    """A node that trains on 16 devices, and another of which engines have 12, each with 7.6 GiB of Qwen3-8B."""
+    title, sizes = "qwen3-8b/grpo-delta", Given(sizes={"rollout_devices": "12"})
+    assert "28 in all" in one(look(title, on_newest=True, given=sizes), "number of devices").message
+    more = Given(sizes={"rollout_devices": "32"})
+    assert one(look(title, on_newest=True, given=more), "number of devices").blocks
+    assert "91.5 GiB a node" in one(look(title, on_newest=True, given=sizes), "engine asleep").message
+    assert "8 to 9 GB" not in one(look(title, on_newest=True), "update").message
 
 
 def test_a_containers_limit_counts(look: Look) -> None:

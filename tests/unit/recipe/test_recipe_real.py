@@ -6,13 +6,16 @@ import re
 from pathlib import Path
 
 import pytest
+from packaging.specifiers import SpecifierSet
 from pins import distribution, newest, on, recipes, recipes_on
 
+from patchctl.errors import WrongUse
 from patchctl.training.models.published import model_of, read_models
 from patchctl.training.recipes.check import features_and_switches
 from patchctl.training.recipes.read import FOLDER
 from patchctl.training.recipes.resolve import Given, RecipeRun, resolve
 from patchctl.training.recipes.rules import broken_rules, sample_facts, verdict
+from patchctl.training.recipes.versions import version_of
 
 REPOSITORY = Path(__file__).parents[3]
 DIST = distribution()
@@ -54,6 +57,8 @@ EXPECTED = {
 
 # By the newer release's name: USE_HDP of the practice is an option of verl's there.
 RENAMED = {"grpo-dynamic-cp": "grpo-hdp"}
+# Of features that the oldest release has not: what they are set beside.
+BESIDE = {"grpo-sleep": "grpo", "grpo-delta": "grpo"}
 
 
 def run_of(profile: str, name: str, given: Given | None = None) -> RecipeRun:
@@ -81,6 +86,7 @@ def test_the_newer_release_has_recipes_of_its_own() -> None:
         "qwen3-235b/grpo-dynamic-cp",
         "qwen3-235b/grpo-eplb",
         "qwen3-235b/grpo-rebalance",
+        "qwen3-235b/grpo-sleep",
         "qwen3-32b/dapo",
         "qwen3-32b/dapo-fsdp2",
         "qwen3-32b/dapo-sam",
@@ -89,6 +95,7 @@ def test_the_newer_release_has_recipes_of_its_own() -> None:
         "qwen3-32b/gspo",
         "qwen3-8b/dapo",
         "qwen3-8b/grpo",
+        "qwen3-8b/grpo-delta",
     }
 
 
@@ -189,9 +196,7 @@ def test_every_feature_is_needed_by_a_recipe_or_by_a_setting_that_none_has() -> 
         feature for dist in (DIST, NEWEST) for name in dist.profiles for feature in features_and_switches(dist, name)[0]
     }
     assert features - needed == {
-        "delta_weight_update",  # trainer and engine on other devices, which no recipe has
         "dummy_step_slots",  # a fix of what engines do by themselves, which no setting asks for
-        *("level2_state", "npu_sleep_level"),  # sleep at level 2, which no recipe has: not measured on an NPU
         "hf_to_mcore_dense_cpu",  # the conversion of a dense model, which mbridge goes without
         "ngram_near_length",  # speculation with ngram, which no recipe has
         "npugraph_ex_static_kernel",  # npugraph_ex with enable_static_kernel
@@ -209,12 +214,41 @@ def test_every_feature_is_needed_by_a_recipe_or_by_a_setting_that_none_has() -> 
 def test_what_moves_to_the_newer_release_keeps_its_sizes() -> None:
     """The practice's figures are of no release; the settings' names are. The v1 trainer asks for prompts one at a time."""
     for profile, name in NEWER.runnable():
-        older, newer = run_of(profile, RENAMED.get(name, name)), resolve(NEWER, profile, name)
+        was = {**RENAMED, **BESIDE}.get(name, name)
+        older, newer = run_of(profile, was), resolve(NEWER, profile, name)
         sizes = {n: v.value for n, v in older.sizes.items() if n != "gen_batch"}
         if name == "grpo-rebalance":  # which moves requests between servers there, of which it takes two
             sizes["rollout_dp"] = "16"
-        assert sizes == {n: v.value for n, v in newer.sizes.items()}
+        apart = {"rollout_nodes", "rollout_devices"} if newer.engine_nodes else set()
+        assert sizes == {n: v.value for n, v in newer.sizes.items() if n not in apart}
         assert not set(newer.overrides) & {"custom_reward_function.path", "actor_rollout_ref.rollout.data_rebalance"}
+
+
+def test_a_recipe_of_a_later_version_is_nowhere_else() -> None:
+    """The trainer of verl v0.9.0 makes engines on its own devices whatever hybrid_engine says, and has no delta_in_place."""
+    name, lacking = "grpo-delta", []
+    for release in distribution().releases:
+        known, verl = recipes_on(release), version_of(distribution().stack("verl", stack_on(release))) or ""
+        assert (name in known.of("qwen3-8b")) == SpecifierSet(">=0.9.1").contains(verl)
+        lacking += [release] if name not in known.of("qwen3-8b") else []
+    assert len(lacking) > 1
+    with pytest.raises(WrongUse, match=f"'{name}' on {lacking[0]}: it is one of {newest()}"):
+        resolve(recipes_on(lacking[0]), "qwen3-8b", name)
+
+
+def stack_on(release: str) -> str:
+    stack = on(release).profile("qwen3-8b").stacks["verl"]
+    assert stack is not None
+    return stack
+
+
+def test_engines_apart_have_devices_of_their_own() -> None:
+    run = resolve(NEWER, "qwen3-8b", "grpo-delta")
+    assert (run.engine_nodes, run.machines, run.all_devices, run.sizes["devices"].value) == (1, 2, 32, "16")
+    half = resolve(NEWER, "qwen3-8b", "grpo-delta", Given(sizes={"rollout_nodes": "2", "rollout_devices": "8"}))
+    assert (half.machines, half.engine_devices_per_node, half.all_devices) == (3, 8, 32)
+    together = resolve(NEWER, "qwen3-8b", "grpo")
+    assert (together.engine_nodes, together.machines, together.all_devices) == (0, 1, 16)
 
 
 def test_a_feature_that_graphs_need_is_asked_for() -> None:

@@ -235,20 +235,19 @@ def _engine_on_the_host(case: Case, model: Model, engine: Engine) -> Iterator[Fi
     level 2, and delta_weight_update a copy of the trainer's shards to compare with."""
     if not case.is_of("verl", ">=0.9") or (case.text(f"{ROLLOUT}.name") or "vllm") != "vllm":
         return
+    by_changes = case.text(f"{ROLLOUT}.checkpoint_engine.backend") == "delta_in_place"  # which refuses level 2
     if not case.off(f"{ROLLOUT}.free_cache_engine"):
         level = f"{ROLLOUT}.npu_sleep_level"
         if case.text(level) == "2":
             what = message("nothing: {setting} lets go of the engine's weights", setting=f"{level}=2")
             yield looked_at(_AREA, "engine asleep", "ok", what)
         else:
-            kept = sum(engine_weights(model, engine).values()) * case.devices_per_node
-            said = message(
-                "{size} a node for the engine's weights while it sleeps; {setting} copies none",
-                size=size_text(kept),
-                setting=f"{level}=2",
-            )
+            kept = sum(engine_weights(model, engine).values()) * case.run.engine_devices_per_node
+            said = message("{size} a node for the engine's weights while it sleeps", size=size_text(kept))
+            if not by_changes:
+                said = message("{what}; {setting} copies none", what=said, setting=f"{level}=2")
             yield _on_the_host(case, "engine asleep", kept, said)
-    if case.text(f"{ROLLOUT}.checkpoint_engine.backend") == "delta_in_place":
+    if by_changes:
         kept = BF16 * model.parameters * case.devices_per_node // case.devices
         said = message("{size} a node to find what an update has changed", size=size_text(kept))
         yield _on_the_host(case, "weights to compare with", kept, said)
@@ -271,10 +270,10 @@ def _free(case: Case) -> int | None:
 
 
 def _update(case: Case, what: str, todo: str, training: Training) -> Finding:
-    free, left_by_rollout = _free(case), LEFT_BY_ROLLOUT
+    free, left_by_rollout = _free(case), 0 if case.apart else LEFT_BY_ROLLOUT
     if case.smi is None or free is None:
         return _unknown("update", what)
-    if case.off(f"{ROLLOUT}.free_cache_engine"):
+    if case.off(f"{ROLLOUT}.free_cache_engine") and not case.apart:
         engine = int(min(d.total for d in case.smi.devices) * utilisation(case))
         free, left_by_rollout = max(0, free - engine), 0
         what = message(

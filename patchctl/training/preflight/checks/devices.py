@@ -129,12 +129,12 @@ def _first_card(case: Case, found: Smi) -> Iterator[Finding]:
 
 
 def _count(found: int, case: Case) -> Finding:
-    wanted = case.devices_per_node
+    wanted = max(case.devices_per_node, case.run.engine_devices_per_node)
     what = message(
         "{found} devices; the recipe has {wanted} a node, {total} in all (a card of the A3 is two devices)",
         found=found,
         wanted=wanted,
-        total=case.devices,
+        total=case.run.all_devices,
     )
     if found < wanted:
         todo = message(
@@ -188,7 +188,7 @@ def _files(case: Case) -> Finding:
     numbered = [p for p in paths if re.fullmatch(r".*/davinci\d+", p)]
     missing = [p for p in _MANAGERS if p not in paths]
     closed = [line.partition(" ")[0] for line in lines if line.endswith(m.CLOSED)]
-    wanted = case.devices_per_node
+    wanted = max(case.devices_per_node, case.run.engine_devices_per_node)
     what = message("{count} of /dev/davinci*", count=len(numbered))
     if len(numbered) < wanted or missing:
         lacks = [message("{wanted} wanted", wanted=wanted)] if len(numbered) < wanted else []

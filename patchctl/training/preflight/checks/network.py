@@ -239,7 +239,7 @@ def _unnamed(case: Case, known: Sequence[Interface]) -> Finding:
         variables=joined(IFNAMES[:2], " and "),
         able=able or message("none has an address"),
     )
-    if case.nodes == 1:
+    if case.run.machines == 1:
         return looked_at("network", "interface", "ok", message("{what}; one node needs none", what=what))
     todo = message("export both with the interface that the other nodes reach, on every node")
     return looked_at("network", "interface", "warning", what, todo)
@@ -277,11 +277,11 @@ def matching(value: str, known: Sequence[Interface]) -> list[Interface]:
 
 def _master(case: Case, known: Sequence[Interface]) -> Iterator[Finding]:
     value = case.in_effect.get("MASTER_ADDR")
-    if value is None or case.nodes == 1:
+    if value is None or case.run.machines == 1:
         return
     if value == "localhost" or value.startswith("127."):
         todo = message("the address of the first node, the same on every node")
-        what = message("{value}: each of {nodes} nodes would wait for itself", value=value, nodes=case.nodes)
+        what = message("{value}: each of {nodes} nodes would wait for itself", value=value, nodes=case.run.machines)
         yield looked_at("network", "MASTER_ADDR", "error", what, todo)
         return
     what = message("{value}, another node; the same on every node", value=value)
@@ -386,7 +386,7 @@ def _device_network(case: Case) -> Iterator[Finding]:
     """TLS and addresses of the devices' ports: CANN 8.5.0, HCCL guide, EI0014 (TLS) and links that are not made."""
     text = case.machine.text(m.DEVICE_NETWORK)
     if text is None:
-        if case.nodes > 1:
+        if case.run.machines > 1:
             todo = message("on the host: for i in $(seq 0 7); do hccn_tool -i $i -tls -g; hccn_tool -i $i -ip -g; done")
             why = case.machine.why_not(m.DEVICE_NETWORK)
             yield looked_at("network", "device network", "unknown", why, todo, needed=False)
@@ -448,7 +448,7 @@ def _addresses(case: Case, ports: Mapping[int, DevicePort]) -> Iterator[Finding]
         todo = message("an address of its own for each device: hccn_tool -i N -ip -s address A netmask M")
         what = message("{addresses} on more than one device", addresses=joined(twice))
         yield looked_at("network", name, "error", what, todo)
-    if bare and case.nodes > 1:
+    if bare and case.run.machines > 1:
         todo = message(
             "hccn_tool -i N -ip -s address A netmask M on the host; not where nodes are linked in a supernode"
         )
@@ -458,7 +458,7 @@ def _addresses(case: Case, ports: Mapping[int, DevicePort]) -> Iterator[Finding]
 
 def _down(case: Case, ports: Mapping[int, DevicePort]) -> Iterator[Finding]:
     down = [n for n, port in ports.items() if port.link == "DOWN"]
-    if down and case.nodes > 1:
+    if down and case.run.machines > 1:
         todo = message("cable, optical module and switch; `hccn_tool -i N -link -g` until it says UP")
         what = message("DOWN on devices {devices}", devices=abridged(down, 6))
         yield looked_at("network", "links of devices", "error", what, todo)

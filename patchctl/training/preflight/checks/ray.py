@@ -161,7 +161,7 @@ def _not_exempt(case: Case, exempt: str) -> list[str]:
     data = case.machine.data(m.ADDRESSES)
     own = [a for i in interfaces(data) if i.name != "lo" for a in i.addresses if ":" not in a][:1]
     master = case.in_effect.get("MASTER_ADDR")
-    names = dict.fromkeys(["127.0.0.1", *own, *([master] if master and case.nodes > 1 else [])])
+    names = dict.fromkeys(["127.0.0.1", *own, *([master] if master and case.run.machines > 1 else [])])
     rules = [rule.strip() for rule in exempt.split(",") if rule.strip()]
     return [name for name in names if not any(_covers(rule, name) for rule in rules)]
 
