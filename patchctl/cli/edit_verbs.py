@@ -129,6 +129,7 @@ def edit_command(app: App, name: str, folder: Path | None, sources: Sources, as_
     metavar="FEATURE",
     help="With --mbox: this feature alone, as upstream could take it, after what it requires.",
 )
+@click.option("--signoff", metavar="'NAME <MAIL>'", help="With --for-upstream: the author, who signs off.")
 @release_option
 @source_options
 @json_option("patchctl.report.stacks:ExportOutput")
@@ -140,6 +141,7 @@ def export_command(
     check: bool,
     mbox: Path | None,
     for_upstream: str | None,
+    signoff: str | None,
     sources: Sources,
     as_json: bool,
 ) -> int:
@@ -148,22 +150,25 @@ def export_command(
     What nobody changed stays as it is, byte for byte, on every machine. --check without a work tree builds the stack,
     turns its commits back into files, and compares. --mbox gives the way out for those without patchctl: `git am
     --committer-date-is-author-date` with the committer patchctl <patchctl@localhost> makes the same commit ids of them.
-    --for-upstream FEATURE writes that feature alone, with a mail for each that it requires before it, carried files at their places and
-    our trailers left out; LEFT-OUT.txt says what upstream will ask for beside that.
+    --for-upstream FEATURE writes that feature alone, with a mail for each that it requires before it, titles in upstream's form, carried
+    files at their places and our trailers left out; LEFT-OUT.txt says what upstream will ask for beside that.
 
     \b
     Examples:
       patchctl export verl
-      patchctl export verl --for-upstream skip_old_log_prob --mbox mails
+      patchctl export verl --for-upstream skip_old_log_prob --mbox mails --signoff 'A Name <a@name>'
     """
     from patchctl.report.stacks import ExportOutput
     from patchctl.workspace.edit import export_tree
 
     options = sources.options()
+    if signoff is not None and for_upstream is None:
+        raise WrongUse("--signoff belongs to a feature for upstream", hint="name it with --for-upstream FEATURE")
     if for_upstream is not None:
         if mbox is None:
             raise WrongUse("--for-upstream FEATURE writes mails", hint="name their folder with --mbox DIR")
-        return _for_upstream(app, find_stack(app.distribution, name), for_upstream, mbox, options, as_json)
+        signer = _author(signoff, "--signoff")
+        return _for_upstream(app, find_stack(app.distribution, name), for_upstream, mbox, signer, options, as_json)
     if mbox is not None:
         return _mbox(app, find_stack(app.distribution, name), mbox, options, as_json)
     with nullcontext(app.distribution) if check else app.writing() as dist:
@@ -198,7 +203,15 @@ def _opened(dist: Distribution, name: str, folder: Path | None) -> Stack | None:
     return opened[0]
 
 
-def _for_upstream(app: App, stack: Stack, feature: str, target: Path, options: SourceOptions, as_json: bool) -> int:
+def _for_upstream(
+    app: App,
+    stack: Stack,
+    feature: str,
+    target: Path,
+    signer: tuple[str, str] | None,
+    options: SourceOptions,
+    as_json: bool,
+) -> int:
     from patchctl.catalog.evidence import tests_of
     from patchctl.report.stacks import ExportOutput
     from patchctl.stack.export import for_upstream
@@ -213,8 +226,10 @@ def _for_upstream(app: App, stack: Stack, feature: str, target: Path, options: S
     left_out = [p for p in patches if id(p) not in kept]
     tests = tests_of(app.distribution, stack, wanted.feature)
     with built(app.distribution, stack, patches, options, left_out) as (reader, result):
-        made = for_upstream(reader, result, stack.upstream, tests)
-    said = f"{wanted.feature} on {stack.upstream} {result.base_commit}, as `git am` takes it. Left out:\n"
+        titles = app.distribution.upstream(stack.upstream).titles
+        made = for_upstream(reader, result, stack.upstream, tests, titles, signer)
+    git_am = "git am --keep-non-patch" if titles else "git am"
+    said = f"{wanted.feature} on {stack.upstream} {result.base_commit}, as `{git_am}` takes it. Left out:\n"
     text = said + "".join(f"- {one}\n" for one in made.left_out)
     _write_mails(target, {**made.files, "LEFT-OUT.txt": text.encode()})
     base_commit, files = result.base_commit, list(made.files)
@@ -360,13 +375,13 @@ def import_command(
     app.emit("import", import_output(result), lambda style: import_text(result), as_json)
 
 
-def _author(text: str | None) -> tuple[str, str] | None:
+def _author(text: str | None, option: str = "--author") -> tuple[str, str] | None:
     from patchctl.patch import mailinfo
 
     try:
         return mailinfo.author(text) if text is not None else None
     except ValueError as error:
-        raise WrongUse(f"--author: {error}", hint="for example --author 'patchctl <patchctl@localhost>'") from error
+        raise WrongUse(f"{option}: {error}", hint=f"for example {option} 'patchctl <patchctl@localhost>'") from error
 
 
 def _date(text: str | None) -> str | None:

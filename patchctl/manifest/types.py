@@ -274,6 +274,17 @@ class Follows:
 
 
 @dataclass(frozen=True)
+class Titles:
+    """The form of a pull request's title; of our subjects, `AREA: WHAT`, it has {area} and {what}."""
+
+    bugfix: Annotated[Text, Doc("For patches without a switch.")]
+    feature: Annotated[Text, Doc("For patches with one.")]
+    areas: Annotated[dict[Text, Text], Doc("Our areas, with upstream's word; others stay as they are.")] = field(
+        default_factory=dict
+    )
+
+
+@dataclass(frozen=True)
 class Upstream:
     """A project that we patch, and where its source comes from."""
 
@@ -294,6 +305,7 @@ class Upstream:
     companions: Annotated[
         Companions | None, Doc("Where it names the revisions of other upstreams that it supports.")
     ] = None
+    titles: Annotated[Titles | None, Doc("The form of its pull requests' titles; null where any will do.")] = None
     note: Annotated[Text | None, Doc("Additional information for readers.")] = None
 
 

@@ -16,8 +16,9 @@ from patchctl.atomic import replace_file
 from patchctl.errors import BadPatch, PatchctlError, WrongUse
 from patchctl.git.catfile import ObjectReader
 from patchctl.git.history import CommitInfo
-from patchctl.git.objects import REGULAR, Files, TreeEntry
+from patchctl.git.objects import REGULAR, Files, TreeEntry, object_id
 from patchctl.manifest.series import SHARED, feature_of, place_of
+from patchctl.manifest.types import Titles
 from patchctl.patch.header import Header, parse_header
 from patchctl.patch.write import FileDiff, Side, mail_date, render_patch
 from patchctl.stack.build import StackBuilder
@@ -315,31 +316,80 @@ class ForUpstream:
     left_out: tuple[str, ...]
 
 
-def for_upstream(reader: ObjectReader, result: StackResult, upstream: str, tests: Sequence[str]) -> ForUpstream:
-    """Render a feature and its requirements as mails without our trailers.
+# How a carried file says that it is no file of upstream's, with the blank comment line below.
+_OURS = re.compile(rb"\A# Part of patchctl's patch [^\n]*\n(#\n)?")
 
-    `reader` must have the objects of base and result. `tests` are the feature's, which depend on patchctl's harness.
+
+def for_upstream(
+    reader: ObjectReader,
+    result: StackResult,
+    upstream: str,
+    tests: Sequence[str],
+    titles: Titles | None = None,
+    signer: tuple[str, str] | None = None,
+) -> ForUpstream:
+    """Render a feature and its requirements as mails without our trailers, and without the line that says that a file is ours.
+
+    `reader` must have the objects of base and result. `tests` are the feature's, which depend on patchctl's harness. Subjects
+    take the form of `titles`; `signer`, a name and an address, is the author and signs off.
     """
     files: dict[str, bytes] = {}
+    named: list[str] = []
     for number, step in enumerate(result.steps, 1):
         differences = []
         for one in step.touched:
             path = one.path.encode()
-            sides = [_side(reader, entry, path, step.patch.shown) for entry in (one.before, one.after)]
-            differences.append(FileDiff(path, sides[0], sides[1]))
-        files[f"{number:04d}-{step.patch.feature}.patch"] = render_patch(_plain(step.patch.header), differences)
-    *before, wanted = [step.patch for step in result.steps]
+            before, after = (_plain_side(reader, entry, path, step.patch.shown) for entry in (one.before, one.after))
+            differences.append(FileDiff(path, before, after))
+            named += [one.path] if _names_us(before, after) and one.path not in named else []
+        header = _signed(_titled(_plain(step.patch.header), step.patch, titles), signer)
+        files[f"{number:04d}-{step.patch.feature}.patch"] = render_patch(header, differences)
+    *before_it, wanted = [step.patch for step in result.steps]
     elsewhere = [f"{f}@{u}" for f, u in wanted.requires if u not in (None, upstream)]
+    author = f"{wanted.header.name} <{wanted.header.email}>"
     told = [
         f"the trailers {', '.join(wanted.header.trailers)}, which are patchctl's",
-        "Signed-off-by: add yours with `git am --signoff`",
-        f"your name as author, instead of {wanted.header.name} <{wanted.header.email}>: `git commit --amend --reset-author`",
+        *([] if signer else _UNSIGNED),
+        *([] if signer else [f"your name as author, instead of {author}: `git commit --amend --reset-author`"]),
         *([f"tests in upstream's style; ours need patchctl's harness: {', '.join(tests)}"] if tests else []),
         *([f"requirements in other upstreams: {', '.join(elsewhere)}"] if elsewhere else []),
+        *([f"another word for patchctl, which these lines still name: {', '.join(named)}"] if named else []),
     ]
-    if before:
-        told.append(f"nothing it requires here: {', '.join(p.feature for p in before)} come first, one mail each")
+    if before_it:
+        told.append(f"nothing it requires here: {', '.join(p.feature for p in before_it)} come first, one mail each")
     return ForUpstream(files, tuple(told))
+
+
+_UNSIGNED = ("Signed-off-by: add yours with `git am --signoff`, or export with --signoff 'NAME <MAIL>'",)
+
+
+def _plain_side(reader: ObjectReader, entry: TreeEntry | None, path: bytes, what: str) -> Side | None:
+    side = _side(reader, entry, path, what)
+    if side is None or not _OURS.match(side.data):
+        return side
+    data = _OURS.sub(b"", side.data)
+    return Side(side.mode, object_id("blob", data), data)
+
+
+def _names_us(before: Side | None, after: Side | None) -> bool:
+    """Whether a line that is added names patchctl."""
+    was = set(before.data.split(b"\n")) if before else set()
+    return any(b"patchctl" in line for line in (after.data.split(b"\n") if after else ()) if line not in was)
+
+
+def _titled(header: Header, patch: StackPatch, titles: Titles | None) -> Header:
+    area, colon, what = header.subject.partition(": ")
+    if titles is None or not colon:
+        return header
+    form = titles.bugfix if patch.header.trailer("Switch") in (None, "none") else titles.feature
+    return replace(header, subject=form.format(area=titles.areas.get(area, area), what=what))
+
+
+def _signed(header: Header, signer: tuple[str, str] | None) -> Header:
+    if signer is None:
+        return header
+    name, email = signer
+    return replace(header, name=name, email=email, body=f"{header.body}\n\nSigned-off-by: {name} <{email}>")
 
 
 def _plain(header: Header) -> Header:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import shutil
 import subprocess
@@ -494,6 +495,35 @@ def test_edit_again_takes_over_what_was_set_up(own: Made, tree: Path) -> None:
     assert git(tree, "ls-files", "-v", "README.md").startswith("h")
     assert (tree / "greeter/hello.py").stat().st_mode & 0o777 == 0o600
     export(own, tree, "--check")
+
+
+def test_titles_in_upstreams_form_and_an_author_who_signs_off(small: Made, tmp_path: Path) -> None:
+    file = small.root / "manifests/upstreams.yaml"
+    kept, titles = (
+        file.read_text(),
+        '{bugfix: "[{area}] fix: {what}", feature: "[{area}] feat: {what}", areas: {hello: core}}',
+    )
+    file.write_text(re.sub(r"(  greeter:\n)", rf"\1    titles: {titles}\n", kept))
+    try:
+        signed = ("--signoff", "A Name <a@name>")
+        done = small.good("export", "greeter", "--for-upstream", "loud", "--mbox", str(tmp_path / "pr"), *signed)
+    finally:
+        file.write_text(kept)
+    assert "Signed-off-by" not in done and "as author" not in done
+    assert "git am --keep-non-patch" in (tmp_path / "pr/LEFT-OUT.txt").read_text()
+    clone = tmp_path / "clone"
+    git(tmp_path, "clone", "--quiet", str(small.origins / "greeter"), str(clone))
+    git(clone, "checkout", "--quiet", re.findall("[0-9a-f]{40}", done)[0])
+    mails = map(str, sorted((tmp_path / "pr").glob("*.patch")))
+    git(clone, "-c", "user.name=a", "-c", "user.email=a@b", "am", "--quiet", "--keep-non-patch", *mails)
+    said = git(clone, "log", "-2", "--format=%an <%ae> %s%n%(trailers:key=Signed-off-by,valueonly)")
+    assert said.split("\n\n")[:2] == [
+        "A Name <a@name> [core] feat: repeat a shout\nA Name <a@name>",
+        "A Name <a@name> [core] fix: spell the greeting right\nA Name <a@name>",
+    ]
+    assert small.patchctl("export", "greeter", "--signoff", "A Name <a@name>").returncode == 2
+    wrong = ("--mbox", str(tmp_path / "y"), "--signoff", "nobody")
+    assert "--signoff: " in small.patchctl("export", "greeter", "--for-upstream", "loud", *wrong).stderr
 
 
 def test_a_feature_as_upstream_could_take_it(small: Made, tmp_path: Path) -> None:
