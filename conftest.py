@@ -21,6 +21,7 @@ REPO = Path(__file__).resolve().parent
 TESTS = REPO / "tests"
 sys.path[:0] = [str(TESTS), str(TESTS / "behaviour")]
 pytest_plugins = ["feature_tests"]
+collect_ignore_glob = ["patches/*/*/*/pull_request/*"]  # tests for upstream's own suites, which run in its tree
 HEAVY = (
     "takes more than it tells each time: left out by make test, by a share in make test-all, whole in make test-tool"
 )

@@ -17,12 +17,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from patchctl.manifest.distribution import Distribution
-from patchctl.manifest.series import MUTANTS, RECORD, TESTS
+from patchctl.manifest.series import MUTANTS, PROPOSED, RECORD, TESTS
 
 PACKAGE = Path(__file__).resolve().parent.parent
 CODE, DISTRIBUTION, CACHE = "code", "distribution", "cache"
 # Only for `identify` and editors, and features' tests and records.
-_NOT_NEEDED = re.compile(rf"manifests/(trees|schema)/|patches/[^/]+/[^/]+/[^/]+/({TESTS}/|{MUTANTS}/|{RECORD}$)")
+_NOT_NEEDED = re.compile(
+    rf"manifests/(trees|schema)/|patches/[^/]+/[^/]+/[^/]+/({TESTS}/|{MUTANTS}/|{PROPOSED}/|{RECORD}$)"
+)
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 
 

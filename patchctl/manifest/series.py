@@ -13,6 +13,8 @@ from patchctl.manifest.types import Stack
 Stacks = Mapping[tuple[str, str], Stack]
 # What a feature's folder has besides its patch: carried files, tests, mutations, and the record of their runs.
 CARRIED, TESTS, MUTANTS, RECORD = "files", "tests", "mutants", "evidence.json"
+# What its pull request has besides, at its place in upstream's tree: tests for upstream's own suites. No patched tree gets it.
+PROPOSED = "pull_request"
 # The folder beside an upstream's stacks with what several of them have, byte for byte: SHARED/FEATURE/{files,tests,mutants}.
 SHARED = "shared"
 
@@ -132,7 +134,7 @@ def _unlisted_shared(folder: Path, stacks: Stacks) -> Iterator[Path]:
     of_upstream = [stack for (upstream, _), stack in stacks.items() if upstream == folder.parent.name]
     features = {feature_of(patch.file) for stack in of_upstream for patch in resolve(stack, stacks)}
     for entry in _folder(folder):
-        parts = {TESTS} | ({CARRIED, MUTANTS} if entry.name in features else set())
+        parts = {TESTS} | ({CARRIED, MUTANTS, PROPOSED} if entry.name in features else set())
         if not entry.is_dir():
             yield entry
         yield from (part for part in _folder(entry) if part.name not in parts)
@@ -150,7 +152,7 @@ def _unlisted_below(folder: Path, stack: Stack, stacks: Stacks) -> Iterator[Path
         if entry.name not in features or not entry.is_dir():
             yield entry
             continue
-        parts = {TESTS, MUTANTS, RECORD, f"{RECORD}.sig"} | ({CARRIED} if entry.name in own else set())
+        parts = {TESTS, MUTANTS, RECORD, f"{RECORD}.sig"} | ({CARRIED, PROPOSED} if entry.name in own else set())
         for part in _folder(entry):
             if part.name not in parts and f"{entry.name}/{part.name}" not in listed:
                 yield part

@@ -17,7 +17,7 @@ from patchctl.errors import BadPatch, PatchctlError, WrongUse
 from patchctl.git.catfile import ObjectReader
 from patchctl.git.history import CommitInfo
 from patchctl.git.objects import REGULAR, Files, TreeEntry, object_id
-from patchctl.manifest.series import SHARED, feature_of, place_of
+from patchctl.manifest.series import PROPOSED, SHARED, feature_of, place_of, shared_folder
 from patchctl.manifest.types import Titles
 from patchctl.patch.header import Header, parse_header
 from patchctl.patch.write import FileDiff, Side, mail_date, render_patch
@@ -328,7 +328,8 @@ def for_upstream(
     titles: Titles | None = None,
     signer: tuple[str, str] | None = None,
 ) -> ForUpstream:
-    """Render a feature and its requirements as mails without our trailers, and without the line that says that a file is ours.
+    """Render a feature and its requirements as mails without our trailers, without the line that says that a file is ours, with what
+    their pull requests have besides (PROPOSED).
 
     `reader` must have the objects of base and result. `tests` are the feature's, which depend on patchctl's harness. Subjects
     take the form of `titles`; `signer`, a name and an address, is the author and signs off.
@@ -342,16 +343,18 @@ def for_upstream(
             before, after = (_plain_side(reader, entry, path, step.patch.shown) for entry in (one.before, one.after))
             differences.append(FileDiff(path, before, after))
             named += [one.path] if _names_us(before, after) and one.path not in named else []
+        differences += [FileDiff(path.encode(), None, side) for path, side in _proposed(step.patch).items()]
         header = _signed(_titled(_plain(step.patch.header), step.patch, titles), signer)
         files[f"{number:04d}-{step.patch.feature}.patch"] = render_patch(header, differences)
     *before_it, wanted = [step.patch for step in result.steps]
     elsewhere = [f"{f}@{u}" for f, u in wanted.requires if u not in (None, upstream)]
+    unproposed = tests and not _proposed(wanted)
     author = f"{wanted.header.name} <{wanted.header.email}>"
     told = [
         f"the trailers {', '.join(wanted.header.trailers)}, which are patchctl's",
         *([] if signer else _UNSIGNED),
         *([] if signer else [f"your name as author, instead of {author}: `git commit --amend --reset-author`"]),
-        *([f"tests in upstream's style; ours need patchctl's harness: {', '.join(tests)}"] if tests else []),
+        *([f"tests in upstream's style; ours need patchctl's harness: {', '.join(tests)}"] if unproposed else []),
         *([f"requirements in other upstreams: {', '.join(elsewhere)}"] if elsewhere else []),
         *([f"another word for patchctl, which these lines still name: {', '.join(named)}"] if named else []),
     ]
@@ -361,6 +364,17 @@ def for_upstream(
 
 
 _UNSIGNED = ("Signed-off-by: add yours with `git am --signoff`, or export with --signoff 'NAME <MAIL>'",)
+
+
+def _proposed(patch: StackPatch) -> dict[str, Side]:
+    """What the pull request adds to the patch, by path in upstream's tree; of two files the stack's own counts."""
+    folder = patch.file.parent
+    found = {}
+    for below in (shared_folder(folder) / PROPOSED, folder / PROPOSED):
+        for file in sorted(file for file in below.rglob("*") if file.is_file() and "__pycache__" not in file.parts):
+            data = file.read_bytes()
+            found[file.relative_to(below).as_posix()] = Side(REGULAR, object_id("blob", data), data)
+    return found
 
 
 def _plain_side(reader: ObjectReader, entry: TreeEntry | None, path: bytes, what: str) -> Side | None:

@@ -526,6 +526,24 @@ def test_titles_in_upstreams_form_and_an_author_who_signs_off(small: Made, tmp_p
     assert "--signoff: " in small.patchctl("export", "greeter", "--for-upstream", "loud", *wrong).stderr
 
 
+def test_a_pull_request_has_tests_for_upstreams_own_suite(small: Made, tmp_path: Path) -> None:
+    (folder,) = small.root.glob("patches/greeter/*/loud")
+    proposed = folder / "pull_request/tests/test_loud.py"
+    proposed.parent.mkdir(parents=True)
+    proposed.write_text("def test_loud():\n    pass\n")
+    try:
+        small.good("export", "greeter", "--for-upstream", "loud", "--mbox", str(tmp_path / "pr"))
+        small.good("export", "greeter", "--mbox", str(tmp_path / "all"))
+        assert "unlisted-file" not in small.patchctl("verify", "--static").stdout
+    finally:
+        shutil.rmtree(folder / "pull_request")
+    assert "b/tests/test_loud.py" in (tmp_path / "pr/0002-loud.patch").read_text()
+    assert "test_loud" not in (tmp_path / "pr/0001-typo.patch").read_text()
+    assert "test_loud" not in "".join(
+        file.read_text() for file in (tmp_path / "all").iterdir()
+    )  # no patched tree has it
+
+
 def test_a_feature_as_upstream_could_take_it(small: Made, tmp_path: Path) -> None:
     """loud comes behind polite, and requires typo alone."""
     target = tmp_path / "pr"
