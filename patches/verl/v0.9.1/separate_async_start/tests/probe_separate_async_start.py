@@ -9,7 +9,6 @@ import sys
 from types import SimpleNamespace
 
 from omegaconf import OmegaConf
-
 from verl.trainer.ppo.v1 import trainer_separate_async as upstream
 
 
@@ -19,7 +18,9 @@ def replicas(count):
 
 def set_up(hybrid):
     lines = []
-    upstream.logger.addHandler(SimpleNamespace(level=logging.INFO, handle=lambda record: lines.append(record.getMessage())))
+    upstream.logger.addHandler(
+        SimpleNamespace(level=logging.INFO, handle=lambda record: lines.append(record.getMessage()))
+    )
     trainer = object.__new__(upstream.PPOTrainerSeparateAsync)
     engine = {"_target_": "verl.workers.config.CheckpointEngineConfig"}
     rollout = {"prometheus": {"enable": False}, "checkpoint_engine": engine, "name": "vllm"}
