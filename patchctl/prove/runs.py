@@ -40,6 +40,10 @@ CACHE = "patchctl-proof-cache-"
 PROBE_FAILED = re.compile(r'failed on setup with "AssertionError: \S+ \(rank \d+\) ended with')
 LATE = "was killed after"
 TIMED_OUT = re.compile(rf"(AssertionError: \S+ \(rank \d+\)|^pytest) {LATE}")
+# And so is one that a busy or full machine ended: a mutation that is red by chance is none.
+OF_THE_MACHINE = re.compile(
+    r"\[Errno (12|23|24|28|98)\]|EADDRINUSE|[Aa]ddress already in use|[Nn]o space left|[Cc]annot allocate memory"
+)
 # The program's output follows these words; the cause is in its last lines.
 PROBE_SAID = re.compile(r"AssertionError: \S+ \(rank \d+\)(?: ended with|:) ")
 MESSAGE_CHARS = 200
@@ -158,7 +162,7 @@ class Bench:
                 said = (done.stdout.strip().splitlines() or [""])[-1]
                 outcome = PytestOutcome(Path(test).name, "", "error", f"pytest ended with {done.returncode}: {said}")
                 return PytestRun([outcome], command=typed, output=done.stdout)
-            outcomes = [_outcome(case) for case in ElementTree.parse(report).iter("testcase")]
+            outcomes = [outcome_of(case) for case in ElementTree.parse(report).iter("testcase")]
             files = {test, *(json.loads(used.read_text()) if used.is_file() else [])}
             return PytestRun(outcomes, files, typed, done.stdout)
 
@@ -218,14 +222,15 @@ def _failed_if_late(one: PytestOutcome, mark: str) -> PytestOutcome:
     return replace(one, mark=mark, result="failed") if one.is_late else one
 
 
-def _outcome(case: ElementTree.Element) -> PytestOutcome:
+def outcome_of(case: ElementTree.Element) -> PytestOutcome:
+    """Return the outcome of a test case of pytest's report: `error` where neither the code nor an assertion failed."""
     marks = [prop.get("value", "") for prop in case.iter("property") if prop.get("name") == "mark"]
     name, mark = case.get("name", ""), ", ".join(marks)
     for result in ("error", "failure", "skipped"):
         found = case.find(result)
         if found is not None:
             message = found.get("message") or ""
-            if TIMED_OUT.search(message):
+            if TIMED_OUT.search(message) or OF_THE_MACHINE.search(_cause_of(message)):
                 result = "error"
             elif result == "failure" or PROBE_FAILED.search(message):
                 result = "failed"
@@ -235,9 +240,14 @@ def _outcome(case: ElementTree.Element) -> PytestOutcome:
 
 def summary_of(message: str) -> str:
     """Return one line of a test's message: its first, and for a failed probe also the error that ended it."""
-    first, _, rest = message.strip().partition("\n")
-    cause = last_error(rest.rstrip('"')) if PROBE_SAID.search(first) else ""
+    first, cause = message.strip().partition("\n")[0], _cause_of(message)
     return f"{first[:MESSAGE_CHARS]}: {cause[:MESSAGE_CHARS]}" if cause else first[:MESSAGE_CHARS]
+
+
+def _cause_of(message: str) -> str:
+    """Return the error that ended a probe; nothing if no probe failed."""
+    first, _, rest = message.strip().partition("\n")
+    return last_error(rest.rstrip('"')) if PROBE_SAID.search(first) else ""
 
 
 def last_error(output: str) -> str:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from xml.etree import ElementTree
+
 import pytest
 
-from patchctl.prove.runs import summary_of
+from patchctl.prove.runs import outcome_of, summary_of
 
 OUTPUT = "probe_a.py (rank 0) ended with 1\n--- stdout\nstarted\n--- stderr\n"
 TRACEBACK = 'Traceback (most recent call last):\n  File "a.py", line 3, in <module>\n    run()\n'
@@ -35,3 +37,28 @@ def test_the_cause_is_told(message: str, said: str) -> None:
 def test_a_long_message_loses_its_end_and_not_the_cause() -> None:
     said = summary_of(f"AssertionError: {'x' * 500}/{OUTPUT}{TRACEBACK}ValueError: no group")
     assert len(said) < 300 and said.endswith("ValueError: no group")
+
+
+@pytest.mark.parametrize(
+    ("cause", "result"),
+    [
+        ("ValueError: no group", "failed"),
+        ("OSError: [Errno 98] Address already in use", "error"),
+        (
+            "RuntimeError: The server socket has failed to listen: code: -98, name: EADDRINUSE, message: address already in use",
+            "error",
+        ),
+        ("OSError: [Errno 28] No space left on device: '/tmp/a'", "error"),
+        ("OSError: [Errno 2] No such file or directory: '/tmp/a'", "failed"),
+    ],
+)
+def test_what_the_machine_ended_is_not_red(cause: str, result: str) -> None:
+    case = ElementTree.Element("testcase", name="test_a")
+    ElementTree.SubElement(case, "failure", message=f"AssertionError: {OUTPUT}{TRACEBACK}{cause}")
+    assert outcome_of(case).result == result
+
+
+def test_a_test_that_compares_such_an_error_is_red() -> None:
+    case = ElementTree.Element("testcase", name="test_a")
+    ElementTree.SubElement(case, "failure", message="AssertionError: assert None == 'EADDRINUSE'")
+    assert outcome_of(case).result == "failed"
