@@ -61,7 +61,7 @@ class Coverage:
 
 
 @dataclass(frozen=True)
-class Key:
+class VerlKey:
     """A key of verl's configuration."""
 
     does: Annotated[Text, Doc("What it does.")]
@@ -75,7 +75,7 @@ class Parameters:
     """manifests/parameters.yaml: keys of verl's configuration that the practice documents explain or set."""
 
     schema: FormatVersion
-    sections: Annotated[dict[Text, dict[Text, Key]], Doc("Keys by section of the page.")]
+    sections: Annotated[dict[Text, dict[Text, VerlKey]], Doc("Keys by section of the page.")]
 
 
 SCHEMAS: dict[str, type] = {"coverage": Coverage, "parameters": Parameters}
