@@ -47,7 +47,7 @@ CODES = {
     "an edit of an unpatched file": "55555 0000 5555 00 55",
     "a deletion": "55555 0000 0000 00 55",
     "an untracked file": "00000 0000 0000 00 55",
-    "an untracked file in the way": "05555 0000 5055 00 55",
+    "an untracked file in the way": "55555 0000 5555 00 55",
     "an untracked folder": "00000 0000 0000 00 55",
     "an ignored file": "00000 0000 0000 00 55",
     "an ignored file in the way": "00500 0000 0000 00 55",
