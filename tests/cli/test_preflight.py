@@ -288,6 +288,7 @@ def english_left(shown: str, as_json: str) -> list[str]:
     return english_in(OF_THE_RECIPE.sub("", shown))
 
 
+@pytest.mark.heavy("every recording, in every language")
 def test_in_chinese_no_english_sentence_is_left(tmp_path: Path) -> None:
     good = write_machine(tmp_path / "good")
     as_json = real(tmp_path, *BIG, "--machine", str(good), "--json").stdout
@@ -340,6 +341,7 @@ def test_questions_and_errors_in_chinese(made: Made, tmp_path: Path) -> None:
     assert "--accept can：这里没有叫这个名称的结论" in accepted.stderr
 
 
+@pytest.mark.heavy("every recording, in every language")
 def test_json_and_recordings_are_in_english_in_every_language(made: Made, tmp_path: Path) -> None:
     folder = write_machine(tmp_path / "node", npu_smi=npu_smi(health={(3, 1): "Critical"}), limits=None)
     for output in (["--json"], ["--format", "sarif"], ["--format", "junit"]):

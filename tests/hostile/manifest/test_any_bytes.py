@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -53,6 +54,7 @@ TREE = st.recursive(
 )
 
 
+@pytest.mark.heavy("thousands of inputs")
 @settings(deadline=None, max_examples=300)
 @given(st.dictionaries(TEXT, TREE, max_size=5), st.booleans())
 def test_what_pyyaml_writes_is_read_as_what_it_was(data: dict[str, object], flow: bool) -> None:

@@ -687,6 +687,7 @@ JSON = st.recursive(
 )
 
 
+@pytest.mark.heavy("dozens of recordings that are drawn")
 @settings(max_examples=60, deadline=None)
 @given(st.sampled_from(sorted(PROBES)), st.one_of(JSON.map(json.dumps), st.text(max_size=80)))
 def test_no_recording_ends_in_a_traceback(name: str, text: str) -> None:

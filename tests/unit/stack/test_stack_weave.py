@@ -95,6 +95,7 @@ def histories(draw: st.DrawFn) -> list[bytes]:
     return contents
 
 
+@pytest.mark.heavy("hundreds of stacks beside git")
 @QUICK
 @given(contents=histories(), data=st.data(), context=st.sampled_from(["-U3", "-U3", "-U1"]))
 def test_a_random_subset_is_what_merging_gives_or_is_refused(
