@@ -107,9 +107,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     config.hook.pytest_deselected(items=[item for item in items if item in out])
     items[:] = [item for item in items if item not in out]
     long = {item.path for item in items if item.get_closest_marker("heavy")}
-    items.sort(
-        key=lambda item: item.path not in long
-    )  # first what takes longest, so that no worker waits for it at the end
+    # First what takes longest, so that no worker waits for it at the end.
+    items.sort(key=lambda item: item.path not in long)
     for item in items:
         if item.get_closest_marker("slow") and not config.getoption("--slow"):
             item.add_marker(pytest.mark.skip(reason="slow: make test-slow runs it"))

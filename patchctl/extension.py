@@ -30,7 +30,7 @@ class Extension:
     requirement lines. `environments` (cli.cluster_verb): what a recipe sets on every node. `recipes`
     (catalog.overview): functions that list recipes and their needs. `complete_recipe` (cli.cluster_verb): shell
     completion of recipe names. `probe` (cluster.node): looks at a node's machine. `pages` (cli.generated_pages): functions
-    of a distribution's root that return the text of generated pages by path.
+    of a distribution that return the text of generated pages by path.
     """
 
     verbs: Mapping[str, tuple[str, str]] = field(default_factory=dict)

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from patchctl.catalog.overview import Overview, OverviewPatch
-from patchctl.catalog.pages import KINDS, capital, cell, code_span, figure, paragraph
+from patchctl.catalog.pages import KINDS, cell, code_spans, gain_text, switch_text, titled
 from patchctl.manifest.distribution import Distribution
 from patchctl.manifest.series import descent
 from patchctl.manifest.types import Release
@@ -84,11 +84,8 @@ class _Feature:
             lines = ["| what must hold | or else | set | versions |", "|---|---|---|---|"]
             lines += [f"| {cell(r.says)} | {cell(r.why)} | {cell(r.hint)} | {cell(r.of or 'all')} |" for r in rules]
             parts += ["## What a recipe is refused for", "\n".join(lines)]
-        for title, text in (("Need", newest.need), ("Change", newest.change), ("Risk", newest.risk)):
-            if text:
-                first, *rest = text.split("\n\n")
-                first = first if title == "Change" else capital(first)
-                parts += [f"## {title}", "\n\n".join(map(paragraph, (first, *rest)))]
+        for title, text in titled((newest.need, newest.change, newest.risk)):
+            parts += [f"## {title}", text]
         parts += [f"`patchctl show {self.name}` prints it, `patchctl list patches` all of them."]
         return "\n\n".join(parts) + "\n"
 
@@ -97,9 +94,9 @@ class _Feature:
         columns = [next((p for p in self.on(one) if p.row.upstream == upstream), None) for one in self.releases]
         of_patch = {
             "Kind": _kind,
-            "Switch": _switch,
-            "Brings": _gain,
-            "Requires": lambda p: ", ".join(map(code_span, p.requires)),
+            "Switch": lambda p: switch_text(p.row.switch or "none"),
+            "Brings": lambda p: gain_text(p.row.gain, _DOCS),
+            "Requires": lambda p: code_spans(p.requires),
             "Upstream status": lambda p: cell(p.row.upstream_status or ""),
             "Can be dropped when": lambda p: cell(p.drop_when or ""),
             "Proof": _proof,
@@ -152,18 +149,9 @@ def _kind(patch: OverviewPatch) -> str:
     return KINDS.get(patch.row.kind, patch.row.kind)
 
 
-def _switch(patch: OverviewPatch) -> str:
-    return "none: always on" if patch.row.switch in (None, "none") else code_span(patch.row.switch or "")
-
-
 def _proof(patch: OverviewPatch) -> str:
     if patch.unproven is not None:
         return f"not proven: {cell(patch.unproven)}"
     if patch.run is None:
         return ""
     return f"proven on {patch.run.date}: {sum(patch.run.tests.values())} tests, {patch.run.mutants} mutations"
-
-
-def _gain(patch: OverviewPatch) -> str:
-    gain = patch.row.gain
-    return f"{figure(gain, _DOCS)} ({', '.join(gain.kind)})" if gain else ""

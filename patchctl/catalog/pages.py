@@ -7,7 +7,7 @@ the same bytes on every machine.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -119,7 +119,7 @@ def _page(dist: Distribution, entry: PageEntry) -> str:
     header = entry.patch.header
     parts = [GENERATED, f"# {cell(entry.patch.feature)}", escaped(header.subject)]
     parts += [_facts(dist, entry)]
-    for title, text in _sections(entry.patch):
+    for title, text in titled(sections(entry.patch)):
         parts += [f"## {title}", text]
     parts += ["## Files", _files(entry.patch)]
     parts += [f"Patch file: [`{entry.patch.shown}`]({_up(entry)}{entry.patch.shown})"]
@@ -132,9 +132,9 @@ def _facts(dist: Distribution, entry: PageEntry) -> str:
     rows = [
         ("Upstream", f"{entry.stack.upstream} {_pin(entry.stack)} (stack {entry.stack.name})"),
         ("Kind", entry.kind),
-        ("Switch", "none: always on" if switch == "none" else code_span(switch or "")),
-        ("Brings", f"{figure(gain, f'{_up(entry)}docs/')} ({', '.join(gain.kind)})" if gain else ""),
-        ("Requires", _listed(header.listed("Requires"))),
+        ("Switch", switch_text(switch)),
+        ("Brings", gain_text(gain, f"{_up(entry)}docs/")),
+        ("Requires", code_spans(header.listed("Requires"))),
         ("Upstream status", cell(header.trailer("Upstream-Status") or "")),
         ("Can be dropped when", cell(header.trailer("Drop-When") or "")),
         ("Tests", _links(entry, tests_of(dist, entry.stack, entry.patch.feature))),
@@ -145,20 +145,31 @@ def _facts(dist: Distribution, entry: PageEntry) -> str:
     return "\n".join(lines)
 
 
-def figure(gain: Gain, docs: str) -> str:
-    """What a feature brings, with a link to the figure; `docs` leads from the page to docs/."""
+def switch_text(switch: str | None) -> str:
+    """The switch of a patch, as its `Switch:` has it."""
+    return "none: always on" if switch == "none" else code_span(switch or "")
+
+
+def gain_text(gain: Gain | None, docs: str) -> str:
+    """What a feature brings, with the kind of figure; `docs` leads from the page to docs/."""
+    return f"{_figure(gain, docs)} ({', '.join(gain.kind)})" if gain else ""
+
+
+def _figure(gain: Gain, docs: str) -> str:
+    """What a feature brings, with a link to the figure."""
     return f"[{cell(gain.what)}]({docs}{gain.page.removeprefix('docs/')})" if gain.page else cell(gain.what)
 
 
-def _sections(patch: StackPatch) -> Iterator[tuple[str, str]]:
-    for title, text in zip(("Need", "Change", "Risk"), sections(patch), strict=True):
+def titled(texts: Iterable[str]) -> Iterator[tuple[str, str]]:
+    """Yield title and Markdown of need, change and risk, of those that a header has."""
+    for title, text in zip(("Need", "Change", "Risk"), texts, strict=True):
         if text:
             first, *rest = text.split("\n\n")
-            first = first if title == "Change" else capital(first)
-            yield title, "\n\n".join(paragraph(p) for p in (first, *rest))
+            first = first if title == "Change" else _capital(first)
+            yield title, "\n\n".join(_paragraph(p) for p in (first, *rest))
 
 
-def capital(text: str) -> str:
+def _capital(text: str) -> str:
     """Capitalise what followed a label, except code and lower-case names."""
     word = re.match(r"[a-z]+(?=[ ,])", text)
     return text if word is None or word[0] in ("verl", "vllm") else text[:1].upper() + text[1:]
@@ -183,7 +194,8 @@ def _up(entry: PageEntry) -> str:
     return "../" * entry.page.count("/")
 
 
-def _listed(values: Sequence[str]) -> str:
+def code_spans(values: Sequence[str]) -> str:
+    """Return code spans, separated by commas."""
     return ", ".join(code_span(v) for v in values)
 
 
@@ -195,14 +207,24 @@ def escaped(text: str) -> str:
     return f"\\{line}" if line.startswith(("#", ">", "|")) else line
 
 
-def paragraph(text: str) -> str:
+def _paragraph(text: str) -> str:
     """Escape a paragraph line by line. Lists stay lists, since a leading `-` is kept."""
     return "\n".join(escaped(line) for line in text.split("\n"))
 
 
 def cell(text: str) -> str:
-    """Escape text for a table: a bar ends the cell even in a code span."""
-    return re.sub(r"(?<!\\)\|", r"\\|", escaped(text))
+    """Escape text for a table."""
+    return _barred(escaped(text))
+
+
+def table_row(*cells: str) -> str:
+    """Return a table's row of texts that are Markdown."""
+    return f"| {' | '.join(map(_barred, cells))} |"
+
+
+def _barred(text: str) -> str:
+    """Escape bars, which end a cell even in a code span."""
+    return re.sub(r"(?<!\\)\|", r"\\|", text)
 
 
 def code_span(text: str) -> str:
@@ -219,7 +241,7 @@ def gains_page(dist: Distribution, entries: Sequence[PageEntry]) -> str:
         if gain is not None:
             stack, page = entry.stack, entry.page.removeprefix(f"{FOLDER}/")
             where = f"[{cell(entry.patch.feature)}]({page}) ({cell(stack.upstream)} {cell(stack.name)})"
-            rows.setdefault((figure(gain, "../"), ", ".join(gain.kind)), []).append(where)
+            rows.setdefault((_figure(gain, "../"), ", ".join(gain.kind)), []).append(where)
     lines = [
         "<!-- generated by `patchctl lock` from `gains:` of manifests/stacks -->",
         "",

@@ -216,8 +216,7 @@ class _Bump:
         state = self.state
         report = self.dist.root / "edit" / f"bump-{state.new}.md"
         known: dict[str, Any] = {"stacks": state.stacks, "unavailable": state.unavailable, "report": report}
-        known |= {"branch": _name_of(state.branch)}
-        return BumpOutput(state.release, state.new, state.moves, status, **known, **more)
+        return BumpOutput(state.release, state.new, state.moves, status, branch=_name_of(state.branch), **known, **more)
 
     def _emit(
         self,
@@ -258,7 +257,7 @@ class _Bump:
             if self.dist.release(self.state.new).requirements != named:  # else what was edited since stays
                 self._write_release(old, new, named)
             relock(self.dist, self.options, self.progress, check=False, only=named)
-        write_documents(self.dist, generated_pages(self.dist.root), check=False, strict=False)
+        write_documents(self.dist, generated_pages(self.dist), check=False, strict=False)
 
     def _make_what_follows(self, stacks: Iterable[Stack]) -> tuple[list[str], list[str]]:
         """Make the files of `follows:` of upstreams.yaml; returns those that could not be made, and what a person does, with commands."""
@@ -307,7 +306,7 @@ class _Bump:
     def _left(self) -> list[str]:
         """What `verify --static` finds now: what a release needs and no bump can write."""
         dist = self.dist
-        report = verify_distribution(dist, None, self.progress, generated_pages(dist.root))
+        report = verify_distribution(dist, None, self.progress, generated_pages(dist))
         errors = [one for one in report.findings if one.level == "error"]
         return [": ".join(filter(None, (one.file, f"{one.message} [{one.rule}]"))) for one in errors]
 

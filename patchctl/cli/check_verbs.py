@@ -156,7 +156,7 @@ def _distribution(
     if lint:
         return root, lint_distribution(dist)
     options = None if sources is None else sources.options()
-    pages = generated_pages(root)
+    pages = generated_pages(dist)
     return root, verify_distribution(
         dist, options, app.progress(silent), pages, proven=proven, isolated=isolated, signers=signers
     )
@@ -250,7 +250,7 @@ def lock_command(
     options = sources.options()
     chosen = [] if pages else [s for (name, _), s in sorted(dist.stacks.items()) if upstream in (None, name)]
     rows = [lock_stack(dist, stack, options, app.progress(as_json), check=check) for stack in chosen]
-    done = write_documents(dist, generated_pages(dist.root), check=check, strict=pages)
+    done = write_documents(dist, generated_pages(dist), check=check, strict=pages)
     data = LockOutput(check, rows, (), done.written, done.removed, done.report.sorted())
     app.emit("lock", data, lambda style: _lock_text(rows, done, check, style), as_json)
     return _lock_exit_code(rows, check, skip_unavailable) or done.report.exit_code(skip_unavailable=True)

@@ -3,43 +3,44 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Literal
 
 from patchctl import extension
+from patchctl.catalog.pages import table_row
 from patchctl.cli.output_pages import output_pages, with_generated
 from patchctl.cli.variables import VARIABLES
 from patchctl.exit_codes import EXIT_CODES
+from patchctl.manifest.distribution import Distribution
 from patchctl.manifest.schema import models
 from patchctl.manifest.typeinfo import Shape, doc, expects, fields_of, shape_of
 from patchctl.manifest.types import OneOrMore
 
 
-def generated_pages(root: Path) -> dict[str, str]:
-    """Pages and schemas by path below `root`: what verbs print with --json, and the tables of reference pages."""
-    found = output_pages(root)
+def generated_pages(dist: Distribution) -> dict[str, str]:
+    """Pages and schemas by path below the root: what verbs print with --json, and the tables of reference pages."""
+    found = output_pages(dist.root)
     for path, (source, lines) in _PAGES.items():
-        if (root / path).is_file():
-            found[path] = with_generated(root / path, source, lines())
+        if (dist.root / path).is_file():
+            found[path] = with_generated(dist.root / path, source, lines())
     for name in (name for other in extension.registered() for name in other.pages):
-        found |= extension.load(name)(root)
+        found |= extension.load(name)(dist)
     return found
 
 
 def _exit_codes() -> Iterator[str]:
     yield from ("", "| code | meaning | what to do |", "|---|---|---|")
-    yield from (f"| {one.code} | {one.meaning} | {one.remedy} |" for one in EXIT_CODES)
+    yield from (table_row(str(one.code), one.meaning, one.remedy) for one in EXIT_CODES)
     yield from ("", "## By command", "", "| code | command | when |", "|---|---|---|")
     for one in EXIT_CODES:
         for commands, when in one.cases.items():
             names = ", ".join(f"`{name}`" for name in commands.split(", ")) if commands else "any"
-            yield f"| {one.code} | {names} | {when} |"
+            yield table_row(str(one.code), names, when)
 
 
 def _variables() -> Iterator[str]:
     for group, variables in VARIABLES.items():
         yield from ("", f"## {group}", "", "| variable | what it does | without it |", "|---|---|---|")
-        yield from (f"| `{name}` | {what} | {default} |" for name, (what, default) in variables.items())
+        yield from (table_row(f"`{name}`", what, default) for name, (what, default) in variables.items())
 
 
 def _manifest_keys() -> Iterator[str]:
@@ -54,15 +55,11 @@ def _keys(record: type, above: str) -> Iterator[str]:
     for name, field in fields_of(record).items():
         required = "**required**, " if field.required else ""
         path, inner = f"{above}{name}", field.shape
-        yield _cells(f"`{path}`", f"{required}{_value(field.shape)}", doc(field.shape) or "")
+        yield table_row(f"`{path}`", f"{required}{_value(field.shape)}", doc(field.shape) or "")
         while inner.origin in (list, dict):
             path, inner = f"{path}{'[]' if inner.origin is list else '.*'}", shape_of(inner.args[-1])
         if inner.is_record:
             yield from _keys(inner.base, f"{path}.")
-
-
-def _cells(*texts: str) -> str:
-    return f"| {' | '.join(text.replace('|', chr(92) + '|') for text in texts)} |"
 
 
 def _value(shape: Shape) -> str:

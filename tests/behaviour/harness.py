@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from environment import NOBODYS
+from environment import COMPILED, NOBODYS
 from forks import FORKS, OF_A_RANK, Forks, beginning
 from processes import Finished, free_port, run_group
 from trees import Trees
@@ -30,9 +30,6 @@ sys.path.insert(0, str(STANDINS / "patchctl_standins"))
 from patchctl_standins.made import MADE  # noqa: E402  (found through the line above)
 
 TORCH_PYTHON = "PATCHCTL_TORCH_PYTHON"
-# What Python compiled of the interpreter's own packages and of make's trees, which no session has to do again: 12 CPU seconds for torch
-# and transformers, 6 for vllm.
-COMPILED = REPO / "build" / "pycache"
 # `patchctl prove` makes it for one run, and empty: what Python compiled and vllm found of its models, by the trees' own folders.
 PROOF_CACHE = os.environ.get("PATCHCTL_PROOF_CACHE")
 # What vllm found of its models, each in a process of its own, by the digest of the model's file: 11 CPU seconds a model.

@@ -22,7 +22,7 @@ from patchctl.training.recipes.shell import hydra_value
 
 sys.path.insert(0, str(REPO / "tests"))
 
-from environment import NOBODYS
+from environment import COMPILED, NOBODYS
 from mbridge_source import check_out, commit_named
 from pins import distribution, index_version
 
@@ -74,7 +74,7 @@ class Place:
             "PATH": f"{self.python.parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}",
             "HOME": str(self.folder),
             # What behaviour tests have compiled is not compiled again, by several processes at once.
-            "PYTHONPYCACHEPREFIX": str(REPO / "build" / "pycache"),
+            "PYTHONPYCACHEPREFIX": str(COMPILED),
             "PYTHONPATH": os.pathsep.join(map(str, path)),
             "WORKSPACE": str(self.trees),
             # Below 16 devices vllm-ascend exchanges experts' tokens there by operators that gloo has.

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
 
-from patchctl.catalog.pages import code_span
+from patchctl.catalog.pages import code_span, table_row
 from patchctl.check.series import Series, manifest_findings
 from patchctl.doc import Doc
 from patchctl.findings import Report
@@ -81,14 +81,14 @@ class Parameters:
 SCHEMAS: dict[str, type] = {"coverage": Coverage, "parameters": Parameters}
 
 
-def pages(root: Path) -> dict[str, str]:
+def pages(dist: Distribution) -> dict[str, str]:
     """Return the pages that a distribution keeps, with their tables renewed; nothing for a file with faults, which `verify` reports."""
     found = {}
     for name, lines in (("coverage", _coverage), ("parameters", _parameters)):
-        page = root / _FOLDER / f"{name}.md"
-        if page.is_file() and (root / "manifests" / f"{name}.yaml").is_file():
+        page = dist.root / _FOLDER / f"{name}.md"
+        if page.is_file() and (dist.root / "manifests" / f"{name}.yaml").is_file():
             try:
-                body = "".join(f"{line}\n" for line in lines(root))
+                body = "".join(f"{line}\n" for line in lines(dist))
             except InvalidManifest:
                 continue
             text = page.read_text(encoding="utf-8", errors="replace")
@@ -107,14 +107,14 @@ def check_practice(dist: Distribution, series: Series, report: Report) -> None:
     for file, lines in ((COVERAGE, _coverage), (PARAMETERS, _parameters)):
         if (dist.root / file).is_file():
             try:
-                list(lines(dist.root))
+                list(lines(dist))
             except InvalidManifest as error:
                 report.add(manifest_findings(dist.root, error).findings)
 
 
-def _coverage(root: Path) -> Iterator[str]:
-    loaded = read(root / COVERAGE, Coverage)
-    targets = _targets(root, loaded)
+def _coverage(dist: Distribution) -> Iterator[str]:
+    loaded = read(dist.root / COVERAGE, Coverage)
+    targets = _targets(dist, loaded)
     for number, document in loaded.value.documents.items():
         yield from (f"## {number}", "", document.title, "", "| section | it names | here |", "|---|---|---|")
         for section, items in document.sections.items():
@@ -122,17 +122,16 @@ def _coverage(root: Path) -> Iterator[str]:
                 places = [_shown(place, targets[place]) for place in item.here]
                 if item.nothing:
                     places.append(f"nothing: {item.nothing}")
-                cells = (section if index == 0 else "", item.names, "; ".join(places))
-                yield f"| {' | '.join(text.replace('|', chr(92) + '|') for text in cells)} |"
+                yield table_row(section if index == 0 else "", item.names, "; ".join(places))
         yield ""
 
 
-def _targets(root: Path, loaded: Loaded[Coverage]) -> dict[str, str]:
+def _targets(dist: Distribution, loaded: Loaded[Coverage]) -> dict[str, str]:
     """Return the file of each place below the root, "" for a verb. Raises InvalidManifest for what is not there.
 
     A wheel and a bundle have no pages of patches, and not every file of a clone: a patch is looked for in patches/, a file not at all.
     """
-    release = Distribution.load(root).releases.get(loaded.value.release)
+    release = dist.releases.get(loaded.value.release)
     stacks = release.stacks if release else {}
 
     def recipe(name: str) -> list[str]:
@@ -151,7 +150,7 @@ def _targets(root: Path, loaded: Loaded[Coverage]) -> dict[str, str]:
         return [path for path in (f"{_FOLDER.as_posix()}/{file}", f"docs/{file}") if there(path)]
 
     def there(path: str) -> bool:
-        return (root / path).exists()
+        return (dist.root / path).exists()
 
     look: dict[str, Callable[[str], list[str]]] = {
         "recipe": recipe,
@@ -188,8 +187,8 @@ def _shown(place: str, target: str) -> str:
     return f"{'' if kind == 'file' else f'{kind} '}[{text}]({link})"
 
 
-def _parameters(root: Path) -> Iterator[str]:
-    for title, keys in read(root / PARAMETERS, Parameters).value.sections.items():
+def _parameters(dist: Distribution) -> Iterator[str]:
+    for title, keys in read(dist.root / PARAMETERS, Parameters).value.sections.items():
         yield from (f"## {title}", "", "| key | default | what it does |", "|---|---|---|")
         for name, key in keys.items():
             default = (
@@ -198,7 +197,7 @@ def _parameters(root: Path) -> Iterator[str]:
                 else _default(key.default)
             )
             other = f"; {_default(key.dapo)} in `dapo_trainer`" if key.dapo is not None else ""
-            yield f"| `{name}` | {default}{other} | {key.does.replace('|', chr(92) + '|')} |"
+            yield table_row(f"`{name}`", f"{default}{other}", key.does)
         yield ""
 
 

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from itertools import groupby
-from pathlib import Path
 
+from patchctl.manifest.distribution import Distribution
 from patchctl.training.preflight.checks import ABOUT, AREAS
 from patchctl.training.report.practice_pages import filled
 
 PAGE = "docs/preflight.md"
 
 
-def pages(root: Path) -> dict[str, str]:
+def pages(dist: Distribution) -> dict[str, str]:
     """Return the page with its table renewed; nothing where it is not kept."""
-    page = root / PAGE
+    page = dist.root / PAGE
     return (
         {PAGE: filled(page.read_text(encoding="utf-8", errors="replace"), "checks", table())} if page.is_file() else {}
     )
