@@ -70,9 +70,9 @@ test-all:  ## all that .ci/run runs
 
 # Two makes have two jobs between them, so that neither waits for the other's longest. Each makes its release's trees once.
 shares-of-the-newest:
-	+$(MAKE) torture-share demo-share verify test-shown $(IMAGES_OF_THE_NEWEST) test-demo-gpu TORTURE=1
+	+$(MAKE) torture-share demo-share verify test-shown $(IMAGES_OF_THE_NEWEST) test-demo-gpu TORTURE=1 IMAGE_TESTS='-m "not heavy"'
 shares-of-the-oldest:
-	+$(MAKE) $(if $(IMAGES_OF_THE_NEWEST),,image-test) test-scripts test-suites test-recipes-share test-share test-subset-share lint-upstream RELEASE=$(OLDER) COMPARE=
+	+$(MAKE) $(if $(IMAGES_OF_THE_NEWEST),,image-test) test-scripts test-suites test-recipes-share test-share test-subset-share lint-upstream RELEASE=$(OLDER) COMPARE= IMAGE_TESTS='-m "not heavy"'
 
 tiers:  ## say what make test does not run, in which tier it is, and why
 	@grep -hE '^[a-z0-9.-]+:.*## \[' Makefile | grep -v '\[test' | sed -E 's/:.*## /	/' | expand -t 20
@@ -195,8 +195,9 @@ fuzz: $(VENV)/.ready  ## [by hand] the readers and the parser against changed by
 # that Debian has not, Ubuntu's is taken, where its keys are there; else the images are the older release's.
 IMAGE_RELEASE := $(if $(filter file,$(origin RELEASE)),$(if $(wildcard /usr/share/keyrings/ubuntu-archive-keyring.gpg),$(RELEASE),$(OLDER)),$(RELEASE))
 IMAGES_OF_THE_NEWEST := $(if $(filter $(lastword $(RELEASES)),$(IMAGE_RELEASE)),image-test)
-IMAGES = $(if $(filter $(RELEASE),$(IMAGE_RELEASE)),,$(MAKE) trees RELEASE=$(IMAGE_RELEASE) &&) PATCHCTL_RELEASE=$(IMAGE_RELEASE) $(PYTEST) tests/image --base-trees=build/trees/$(IMAGE_RELEASE)/base --bases build/image
-image-test: $(if $(filter $(RELEASE),$(IMAGE_RELEASE)),trees)  ## [all] both images on stand-in bases of three layouts, built with buildah and run; root, about 5 minutes
+IMAGES = $(if $(filter $(RELEASE),$(IMAGE_RELEASE)),,$(MAKE) trees RELEASE=$(IMAGE_RELEASE) &&) PATCHCTL_RELEASE=$(IMAGE_RELEASE) $(PYTEST) $(IMAGE_TESTS) tests/image --base-trees=build/trees/$(IMAGE_RELEASE)/base --bases build/image
+IMAGE_TESTS ?=
+image-test: $(if $(filter $(RELEASE),$(IMAGE_RELEASE)),trees)  ## [all] both images on stand-in bases of three layouts, built with buildah and run; root, about 5 minutes; make test-all leaves out two builds that are marked heavy
 	$(IMAGES)
 
 image-test-slow: $(if $(filter $(RELEASE),$(IMAGE_RELEASE)),trees)  ## [by hand] the image with the wheels of the requirements' lock, 1 GB to fetch; root

@@ -1,5 +1,5 @@
-"""The oldest release can be deleted: its manifests, the stacks and recipes that no other release has, and `patchctl lock --pages`; nothing
-that stays reads any of it."""
+"""The oldest release can be deleted: its manifests, what is said of it alone, the stacks and recipes that no other release has, and
+`patchctl lock --pages`; nothing that stays reads any of it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.heavy("verifies the whole distribution")
 
 
 def drop(root: Path, release: str) -> None:
-    """Delete a release, the stacks that it alone has, and the profiles that stand on it alone."""
+    """Delete a release, what is of it alone (its coverage of the practice), its stacks and profiles that no other has."""
     dist = Distribution.load(root)
     kept = [one for one in dist.every_profile() if one.release != release]
     stacks = dist.stacks.keys() - {stack for one in kept for stack in one.stacks.items()}
@@ -29,6 +29,7 @@ def drop(root: Path, release: str) -> None:
     models = root / "manifests/models.yaml"
     for name in profiles:
         models.write_text(models.read_text().replace(f"profiles: [{name}]", "profiles: []"))
+    gone += [file for file in root.glob("manifests/*.yaml") if f'\nrelease: "{release}"\n' in file.read_text()]
     for path in [*gone, *root.glob(f"manifests/*/{release}"), root / f"manifests/releases/{release}.yaml"]:
         shutil.rmtree(path) if path.is_dir() else path.unlink()
 

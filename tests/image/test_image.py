@@ -217,6 +217,7 @@ def test_no_folder_of_the_build_is_remembered(image: Image) -> None:
     assert re.search(r'"origin": "bundle /context/[0-9a-f]{64}\.bundle"', state)
 
 
+@pytest.mark.heavy("builds an image again")
 def test_two_builds_differ_in_nothing_but_times(image: Image, image_again: Image) -> None:
     assert differences(image.name, image_again.name) == []
     # A copy from another stage is called by a digest over its times, too.
@@ -225,6 +226,7 @@ def test_two_builds_differ_in_nothing_but_times(image: Image, image_again: Image
     assert not list(REPO.glob("*.bundle*"))
 
 
+@pytest.mark.heavy("builds an image again")
 def test_a_tool_that_is_named_by_its_path_does_all_of_it(image_again: Image) -> None:
     calls = image_again.build_log.split()
     assert {"build", "from", "run", "config", "commit", "inspect", "rmi"} <= set(calls)
@@ -348,6 +350,7 @@ def test_every_wheel_of_the_lock_is_installed(base: str, bundle: Path) -> None:
         buildah("rmi", "-f", name, check=False)
 
 
+@pytest.mark.heavy("a minute of a build")
 def test_a_build_that_fails_leaves_no_image(base: str) -> None:
     name = "localhost/patchctl-test-broken"
     with pytest.raises(AssertionError, match="has no feature"):
