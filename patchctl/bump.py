@@ -58,7 +58,8 @@ class BumpState:
     """A bump under way. `stacks` are the new stacks by upstream, as soon as their rebase has begun. Of those that arrived: `merges`,
     how each patch did, by upstream and feature, and `open`, what a person has to look at. `told`: the run has stopped at
     imports that nothing provides, which are `imports`; `asked`: at files that could not be made. `unavailable`: upstreams that
-    stay because their sources cannot be had, with the reason. `branch`: that of the distribution's own git which all is done on."""
+    stay because their sources cannot be had, with the reason. `branch`: that of the distribution's own git which all is done on.
+    `source` and `mirrors` are the options of that name, for a run that is not given them: NAME=URL, none with credentials."""
 
     release: str
     new: str
@@ -72,6 +73,8 @@ class BumpState:
     asked: bool = False
     unavailable: dict[str, str] = field(default_factory=dict)
     branch: Branch | None = None
+    source: Literal["auto", "git", "sdist"] = "auto"
+    mirrors: tuple[str, ...] = ()
 
 
 def state_file(root: Path) -> Path:

@@ -30,6 +30,7 @@ from patchctl.check.pages import write_documents
 from patchctl.cli.app import App
 from patchctl.cli.generated_pages import generated_pages
 from patchctl.cli.prove_verb import prove_stack
+from patchctl.cli.sources import Sources
 from patchctl.drift.drift import Drifting
 from patchctl.drift.outdated import effort
 from patchctl.errors import DONE, SOMEBODY_HAS_TO_WORK, DoesNotApply, PatchctlError, WrongUse
@@ -68,7 +69,7 @@ def begin(
     to: str | None,
     only: tuple[str, ...],
     branch: str | None,
-    options: SourceOptions,
+    sources: Sources,
     *,
     dry_run: bool,
     prove: bool,
@@ -82,11 +83,13 @@ def begin(
     check_new(dist, old, to)
     place = None if branch is None or dry_run else _planned_branch(dist, branch or f"bump/{to}")
     stacks = {u: dist.stack(u, name) for u, name in old.stacks.items()}
+    options = sources.options()
     drifting = Drifting(dist, options, app.progress(as_json))
     unavailable = dict[str, str]()
     moves = find_moves(drifting, stacks, only, old.python, unavailable if skip_unavailable else None)
     drifting.progress.finish()
     state = BumpState(old.name, to, moves, prove, unavailable=unavailable, branch=place)
+    state = replace(state, source=sources.source, mirrors=sources.kept())
     if dry_run or not moves:
         drifts = {m.upstream: drifting.stack(stacks[m.upstream], [m.to]).releases[0] for m in moves}
         drifting.progress.finish()
@@ -101,14 +104,18 @@ def begin(
     return _Bump(app, state, options, as_json).go_on()
 
 
-def end_or_go_on(app: App, action: str, named: bool, options: SourceOptions, *, prove: bool, as_json: bool) -> int:
+def end_or_go_on(app: App, action: str, named: bool, sources: Sources, *, prove: bool, as_json: bool) -> int:
     """Abort or continue the bump under way, without proofs unless `prove`. Raises WrongUse if a release or an upstream is `named`."""
     if named:
         raise WrongUse(f"--{action} is for the bump under way", hint="name no release and no upstream")
     root = app.distribution.root
     state = read_state(root)
     if action == "continue":
-        return _Bump(app, replace(state, prove=state.prove and prove), options, as_json).go_on()
+        sources = sources.after(state.source, state.mirrors)
+        state = replace(state, prove=state.prove and prove, source=sources.source, mirrors=sources.kept())
+        with exclusive_writer(root):
+            write_state(root, state)
+        return _Bump(app, state, sources.options(), as_json).go_on()
     with exclusive_writer(root):
         if state.branch is not None:
             leave(root, state.branch, f"Release {state.new}, given up")
@@ -116,7 +123,7 @@ def end_or_go_on(app: App, action: str, named: bool, options: SourceOptions, *, 
     data = BumpOutput(
         state.release, state.new, state.moves, "aborted", stacks=state.stacks, branch=_name_of(state.branch)
     )
-    places = [_Bump(app, state, options, as_json).place_of(move) for move in state.moves]
+    places = [_Bump(app, state, sources.options(), as_json).place_of(move) for move in state.moves]
     held = [str(place.folder) for place in places if place.held is not None]
     app.emit("bump", data, lambda style: aborted_text(state, held, style), as_json)
     return DONE

@@ -260,9 +260,8 @@ def bump_command(
     """
     from patchctl.cli.bump_run import begin, end_or_go_on
 
-    options = sources.options()
     if action is None:
         flags = {"dry_run": dry_run, "prove": not no_prove, "skip_unavailable": skip_unavailable}
-        return begin(app, release, to, only, branch, options, **flags, as_json=as_json)
+        return begin(app, release, to, only, branch, sources, **flags, as_json=as_json)
     named = bool(release or to or only) or branch is not None
-    return end_or_go_on(app, action, named, options, prove=not no_prove, as_json=as_json)
+    return end_or_go_on(app, action, named, sources, prove=not no_prove, as_json=as_json)

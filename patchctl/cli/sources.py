@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import click
+from click.core import ParameterSource
 
 from patchctl.cli.app import App, split_pair
 from patchctl.errors import WrongUse
 from patchctl.language import message
+from patchctl.terminal.text import redact
 
 if TYPE_CHECKING:
     from patchctl.bundle.reader import Bundle
@@ -80,6 +82,19 @@ class Sources:
             self.distribution.upstream(name)
             places.setdefault(name, []).append(url)
         return places
+
+    def kept(self) -> tuple[str, ...]:
+        """--mirror, as another run may be told it from a file: local paths whole, and nothing with credentials."""
+        pairs = ((name, url) for name, urls in self.given().items() for url in urls if redact(url) == url)
+        return tuple(f"{name}={Path(url).absolute() if Path(url).exists() else url}" for name, url in pairs)
+
+    def after(self, source: Literal["auto", "git", "sdist"], mirrors: Iterable[str]) -> Sources:
+        """With the --source and the --mirror of a run before, where this one's command line says nothing else."""
+        said = click.get_current_context().get_parameter_source("source")
+        given = self.given()
+        more = [one for one in mirrors if one.partition("=")[0] not in given]
+        source = source if said is ParameterSource.DEFAULT else self.source
+        return replace(self, source=source, mirrors=(*self.mirrors, *more))
 
     def options(self, more: Iterable[str] = (), *, refresh: bool = False) -> SourceOptions:
         """Options for `patchctl.source`: --mirror (and `more`) first, then the mirrors of the user configuration."""

@@ -262,6 +262,22 @@ def test_it_stops_at_a_conflict_and_goes_on(made: Made) -> None:
     made.good("verify")
 
 
+def test_what_goes_on_asks_the_places_that_the_first_run_was_told(made: Made) -> None:
+    """The manifest's place of each upstream is gone. A mirror with credentials is in no file, and what is told anew wins."""
+    conflict(made)
+    mirrors = made.origins.rename(made.root.parent / "mirrors")
+    told = ["--mirror", f"greeter={mirrors / 'greeter'}", "--mirror", "clock=https://me:secret@localhost:1/clock.git"]
+    begin(made, *told, "--mirror", f"clock={mirrors / 'clock'}", "--source", "git", code=4)
+    state = (made.root / "edit/.bump.json").read_text()
+    assert "secret" not in state and json.loads(state)["source"] == "git"
+    resolve(made)
+    shutil.rmtree(made.cache)
+    said = bump(made, "--continue", "--mirror", "clock=/nowhere", code=SourceUnavailable.code)["error"]
+    assert "/nowhere" in str(said["tried"]) and str(mirrors) not in str(said["tried"])
+    assert f"greeter={mirrors / 'greeter'}" in (made.root / "edit/.bump.json").read_text()
+    assert bump(made, "--continue", "--mirror", f"clock={mirrors / 'clock'}", code=20)["status"] == "done"
+
+
 def test_an_import_that_nothing_provides_stops_it_once(made: Made) -> None:
     goes_on(made, "greeter", "v2", {"greeter/__init__.py": "import of_nobody\nimport os\n"})
     found = begin(made, "--only", "greeter", code=20)
