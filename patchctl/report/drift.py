@@ -357,8 +357,19 @@ def outdated_text(found: OutdatedOutput, style: Style) -> Iterator[str]:
     if efforts:
         _, one, first = min(efforts, key=lambda row: row[0])
         name = visible_line(first.name) + (" --source sdist" if first.archived else "")
-        rebase = f"rebase {one.upstream}/{one.stack} --to {name}"
-        yield f"next: patchctl {rebase if one.patches else f'pin {one.upstream} {name}'}"
+        # What belongs together moves together, where all that is newer may move, and from git.
+        together = (
+            any(o.companions and n.kind == "release" for _, o, n in efforts)
+            and 1 < len(new) == len(moving)
+            and all(o.patches and not n.archived for _, o, n in efforts)
+        )
+        if not one.patches:
+            todo = f"pin {one.upstream} {name}"
+        elif found.release is None:
+            todo = f"rebase {one.upstream}/{one.stack} --to {name}"
+        else:
+            todo = f"bump {found.release}" + ("" if together else f" --only {one.upstream}@{name}")
+        yield f"next: patchctl {todo}"
 
 
 def _effort(stack: OutdatedStack, new: NewRevision, style: Style) -> str:

@@ -93,7 +93,36 @@ def test_why_one_stays_is_said(made: Made) -> None:
     said = made.patchctl("outdated").stdout
     assert "\n  stays: its tone has changed\n" in said and "next:" not in said
     release(made, "v3", {"README": "3\n"}, "clock")
-    assert made.patchctl("outdated").stdout.endswith("next: patchctl rebase clock/v2 --to v3\n")
+    assert made.patchctl("outdated").stdout.endswith("next: patchctl bump 2001.01 --only clock@v3\n")
+
+
+@pytest.mark.parametrize("archived", [False, True])
+def test_the_next_command_makes_the_release(archived: bool, made: Made) -> None:
+    """As it stands, of the one upstream that has something newer."""
+    write_files(made.root, {"manifests/releases/2001.01.yaml": STAYS.partition("stays")[0]})
+    sdist(made, "2.0", GREETER.files) if archived else release(made, "v2", {"other.py": "OTHER = 1\n"})
+    said = made.patchctl("outdated").stdout
+    name = "2.0 --source sdist" if archived else "v2"
+    assert said.endswith(f"next: patchctl bump 2001.01 --only greeter@{name}\n"), said
+    done = made.patchctl(*shlex.split(said.rpartition("patchctl ")[2]), "--no-prove")
+    assert done.returncode == 20 and "release 2001.01.1 is written" in done.stdout, done.stdout + done.stderr
+    assert "greeter: v2" in (made.root / "manifests/releases/2001.01.1.yaml").read_text()
+
+
+def test_the_next_command_moves_together_what_belongs_together(tmp_path: Path) -> None:
+    """clock's Dockerfile names a greeter: where both have something newer, bump moves what fits."""
+    clock = replace(CLOCK, files={**CLOCK.files, "Dockerfile": "RUN get greeter v1\n"})
+    made = make_distribution(tmp_path, (GREETER, clock))
+    write_files(made.root, {"manifests/releases/2001.01.yaml": STAYS.partition("stays")[0]})
+    where = "    companions: {file: Dockerfile, revisions: {greeter: 'get greeter (\\S+)'}}\n"
+    made.edit("manifests/upstreams.yaml", "    summary: The clock.\n", "    summary: The clock.\n" + where)
+    release(made, "v2", {"other.py": "OTHER = 1\n"})
+    release(made, "v3", {"other.py": "OTHER = 2\n"})
+    release(made, "v3", {"Dockerfile": "RUN get greeter v2\n"}, "clock")
+    said = made.patchctl("outdated").stdout
+    assert said.endswith("next: patchctl bump 2001.01\n"), said
+    done = made.patchctl(*shlex.split(said.rpartition("patchctl ")[2]), "--no-prove")
+    assert "2001.01 with 2 new stacks" in done.stdout and "greeter/v2: " in done.stdout, done.stdout + done.stderr
 
 
 def test_what_the_index_alone_has_is_rebased_from_there(made: Made) -> None:
