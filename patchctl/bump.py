@@ -6,7 +6,7 @@ import json
 import os
 import re
 import subprocess
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -26,7 +26,7 @@ from patchctl.manifest.types import FORMAT, Made, Release, ReleaseName, Stack, r
 from patchctl.patch.parse import Hunk
 from patchctl.rebase.rebase import is_met
 from patchctl.rebase.resolutions import VARIABLE
-from patchctl.requirements.declared import changes, read_declared, stale
+from patchctl.requirements.declared import changes, declared_by, read_declared, stale
 from patchctl.requirements.sets import read_set
 from patchctl.scratch import scratch
 from patchctl.source.git_form import release_prefix
@@ -248,11 +248,22 @@ def own_requirements(dist: Distribution, new: str) -> str | None:
     return new
 
 
-def changed_requirements(dist: Distribution, old: Release, new: Release) -> list[str]:
-    """Return what files of the new release's trees ask for and those of the old one's did not, a line each, and what went."""
-    if new.requirements in (None, old.requirements) or old.requirements is None:
-        return []  # the same files, or nobody reads them
-    return [*changes(*(read_declared(read_set(dist, name)) for name in (old.requirements, new.requirements)))]
+def changed_requirements(
+    dist: Distribution, old: Release, new: str, stacks: Iterable[Stack], options: SourceOptions, progress: Progress
+) -> list[str]:
+    """Return what files of the new stacks ask for and those of the old release's did not, a line each, and what went; or why a file
+    cannot be read."""
+    if old.requirements is None:
+        return []
+    own = dist.releases[new].requirements if new in dist.releases else None
+    before = read_declared(read_set(dist, old.requirements))
+    named, found = read_set(dist, own or old.requirements), list[str]()
+    for stack in stacks:
+        try:
+            found += changes(before, declared_by(dist, named, stack, read_declared(named), options, progress))
+        except (SourceUnavailable, BadManifest) as error:
+            found.append(error.what)
+    return found
 
 
 def make_file(dist: Distribution, stack: Stack, made: Made, options: SourceOptions, progress: Progress) -> str | None:

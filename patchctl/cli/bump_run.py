@@ -41,7 +41,7 @@ from patchctl.manifest.types import Release, Stack
 from patchctl.pin.pin import unprovided_imports
 from patchctl.prove.proof_trees import check_provable
 from patchctl.rebase.rebase import accept_resolution, clear_locks, to_next_stop
-from patchctl.rebase.rebase_state import RebaseRun, RebaseState, RebaseWorktree, locked
+from patchctl.rebase.rebase_state import RebaseRun, RebaseState, RebaseWorktree, locked, new_stack
 from patchctl.rebase.rebase_state import read_state as read_rebase
 from patchctl.rebase.start import RebaseRequest, start
 from patchctl.report.bump import (
@@ -173,21 +173,27 @@ class _Bump:
                 at = BumpStop(move.upstream, stop.feature, stop.paths) if stop else None
                 old, arrived = self.dist.release(self.state.release), self.state.merges
                 new = {u: self.dist.stack(u, name) for u, name in self.state.stacks.items() if u in arrived}
-                self._emit(
-                    self._output("stopped", stop=at, patches=self._classes(old, new)),
-                    lambda data, style: rebase_stopped(*stopped),
-                )
+                asks = self._asks(old, [*new.values(), new_stack(stopped[1])])
+                data = self._output("stopped", stop=at, patches=self._classes(old, new), requirements=asks)
+                self._emit(data, lambda data, style: rebase_stopped(*stopped))
                 return DoesNotApply.code
         dist, state = self.dist, self.state
         old, new = dist.release(state.release), {u: dist.stack(u, name) for u, name in state.stacks.items()}
         if not state.told and (missing := self._unprovided(old, new)):
             self._note(told=True, imports=missing)
-            self._emit(self._output("stopped", imports=missing), imports_text)
+            asks = self._asks(old, new.values())
+            self._emit(self._output("stopped", imports=missing, requirements=asks), imports_text)
             return SOMEBODY_HAS_TO_WORK
         if state.new not in dist.releases:
             self._write_release(old, new)
-        self._write_what_follows(old, new)
-        asks = changed_requirements(self.dist, old, self.dist.release(state.new))
+        try:
+            self._write_what_follows(old, new)
+        except PatchctlError as error:  # most often requirements without a solution
+            known = {"imports": state.imports, "requirements": self._asks(old, new.values())}
+            open_ = [*state.open, error.what]
+            self._report(self._output("stopped", patches=self._classes(old, new), open=open_, **known))
+            raise
+        asks = self._asks(old, new.values())
         unmade, by_hand = self._make_what_follows(new.values())
         if unmade and not state.asked:
             self._note(asked=True)
@@ -216,6 +222,12 @@ class _Bump:
         dist, merges = self.dist, self.state.merges
         return {u: compare_stacks(dist, dist.stack(u, old.stacks[u]), s, merges.get(u, {})) for u, s in new.items()}
 
+    def _asks(self, old: Release, new: Iterable[Stack]) -> list[str]:
+        try:
+            return changed_requirements(self.dist, old, self.state.new, new, self.options, self.progress)
+        finally:
+            self.progress.finish()
+
     def _note(self, **changed: Any) -> None:
         self.state = write_state(self.dist.root, replace(self.state, **changed))
 
@@ -231,15 +243,19 @@ class _Bump:
         text: Callable[[BumpOutput, Style], Iterable[str]],
         range_diffs: Mapping[str, str] | None = None,
     ) -> None:
-        """Write the report for a change request, commit to the branch, and print."""
+        """Report, and print."""
+        self._report(data, range_diffs)
+        where = [f"on branch {data.branch}"] if data.branch is not None else []
+        self.app.emit("bump", data, lambda style: [*where, *text(data, style)], self.as_json)
+
+    def _report(self, data: BumpOutput, range_diffs: Mapping[str, str] | None = None) -> None:
+        """Write the report for a change request, and commit to the branch."""
         assert data.report is not None
         replace_file(data.report, report_markdown(data, range_diffs or {}).encode())
         if self.state.branch is not None:
             how = "as `patchctl bump` made it" if data.status == "done" else "as far as `patchctl bump` came"
             with exclusive_writer(self.dist.root):
                 commit_all(self.dist.root, self.state.branch, f"Release {data.new}, {how}")
-        where = [f"on branch {data.branch}"] if data.branch is not None else []
-        self.app.emit("bump", data, lambda style: [*where, *text(data, style)], self.as_json)
 
     def place_of(self, move: StackMove) -> RebaseWorktree:
         return RebaseWorktree(work_tree(self.dist.root, self.state, move.upstream))

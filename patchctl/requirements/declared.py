@@ -17,6 +17,7 @@ from packaging.utils import canonicalize_name
 from patchctl.errors import BadManifest, SourceUnavailable, Where
 from patchctl.git.catfile import ObjectReader
 from patchctl.manifest.distribution import Distribution
+from patchctl.manifest.types import Stack
 from patchctl.requirements.sets import FOLDER, NamedSet
 from patchctl.source.obtain import obtain
 from patchctl.source.types import SourceOptions
@@ -51,30 +52,38 @@ def collect(
 
     Raises SourceUnavailable for a missing source, or a form without them.
     """
-    found = list[Declared]()
-    rows = {(one.upstream, one.stack, one.file): one for one in known}
-    for upstream in dict.fromkeys(d.upstream for d in named.value.declared):
-        stack = dist.stack(upstream, named.stacks[upstream])
-        listed = read_tree_list(dist.root, stack)
-        files = [d.file for d in named.value.declared if d.upstream == upstream]
-        blobs = {file: entry.id for file in files if listed and (entry := listed.files.get(file.encode()))}
-        there = [
-            one for file in files if (one := rows.get((upstream, stack.name, file))) and one.blob == blobs.get(file)
-        ]
-        if len(there) == len(files):
-            found += there
-            continue
-        base = obtain(dist.upstream(upstream), stack, options, progress)
-        with ObjectReader(base.repo) as reader:
-            tree = reader.files(base.tree)
-            for path in files:
-                entry = tree.get(path.encode())
-                if entry is None:
-                    file = FOLDER / named.value.name / "set.yaml"
-                    hint = f"`--mirror {upstream}=URL` adds a git repository; or take it out of `declared` in {file}"
-                    raise SourceUnavailable(f"{upstream} in form {base.form} has no {path}", [], hint=hint)
-                data = reader.read(entry.id)[1]
-                found.append(Declared(upstream, stack.name, path, entry.id, tuple(parse(path, data))))
+    upstreams = dict.fromkeys(d.upstream for d in named.value.declared)
+    stacks = [dist.stack(upstream, named.stacks[upstream]) for upstream in upstreams]
+    return [one for stack in stacks for one in declared_by(dist, named, stack, known, options, progress)]
+
+
+def declared_by(
+    dist: Distribution,
+    named: NamedSet,
+    stack: Stack,
+    known: Iterable[Declared],
+    options: SourceOptions,
+    progress: Progress,
+) -> list[Declared]:
+    """The same of one stack, which may be one that no release has yet."""
+    upstream, rows = stack.upstream, {(one.upstream, one.stack, one.file): one for one in known}
+    listed = read_tree_list(dist.root, stack)
+    files = [d.file for d in named.value.declared if d.upstream == upstream]
+    blobs = {file: entry.id for file in files if listed and (entry := listed.files.get(file.encode()))}
+    there = [one for file in files if (one := rows.get((upstream, stack.name, file))) and one.blob == blobs.get(file)]
+    if len(there) == len(files):
+        return there
+    base, found = obtain(dist.upstream(upstream), stack, options, progress), list[Declared]()
+    with ObjectReader(base.repo) as reader:
+        tree = reader.files(base.tree)
+        for path in files:
+            entry = tree.get(path.encode())
+            if entry is None:
+                file = FOLDER / named.value.name / "set.yaml"
+                hint = f"`--mirror {upstream}=URL` adds a git repository; or take it out of `declared` in {file}"
+                raise SourceUnavailable(f"{upstream} in form {base.form} has no {path}", [], hint=hint)
+            data = reader.read(entry.id)[1]
+            found.append(Declared(upstream, stack.name, path, entry.id, tuple(parse(path, data))))
     return found
 
 

@@ -19,6 +19,7 @@ from on_disk import snapshot
 from test_prove import CONFTEST, MUTATION, TESTS
 
 from patchctl.errors import SourceUnavailable
+from patchctl.requirements.relock import NoSolution
 
 pytestmark = pytest.mark.heavy("whole bumps, killed at many points")
 
@@ -328,6 +329,42 @@ def test_the_report_names_requirements_that_changed(made: Made) -> None:
         'clock/needs.txt: no longer asks for old; python_version < "3"',
     ]
     assert f"## Requirements that changed\n\n- {found['requirements'][0]}\n" in Path(found["report"]).read_text()
+
+
+def with_requirements(made: Made) -> None:
+    """The release's requirements are clock's needs.txt, which asked for nothing."""
+    where = "manifests/requirements/own/set.yaml"
+    text = "schema: 1\nname: own\nsummary: Of own.\npython: '3.12'\nexclude_newer: '2026-01-01T00:00:00Z'\n"
+    write_files(made.root, {where: f"{text}declared:\n  - {{upstream: clock, file: needs.txt}}\n"})
+    write_files(made.root, {where.replace("set.yaml", "declared.txt"): f"# clock v2: needs.txt {'0' * 40}\n"})
+    made.edit("manifests/releases/2001.01.yaml", "stacks:", "requirements: own\nstacks:")
+
+
+def test_the_report_of_each_stop_names_requirements_that_changed(made: Made) -> None:
+    with_requirements(made)
+    tick = CLOCK.files[TICK].replace("return count + 1", "return 1 + count")
+    needs = "iniconfig<2\niniconfig>=2\n"
+    goes_on(made, "clock", "v5", {TICK: tick, "needs.txt": needs, "clock/__init__.py": "import of_nobody\n"})
+    asked = ["clock/needs.txt: asks for iniconfig<2 and iniconfig>=2, and did not"]
+    found = begin(made, "--only", "clock", code=4)  # a conflict
+    assert found["requirements"] == asked
+    resolve(made)
+    found = bump(made, "--continue", code=20)
+    assert found["imports"] and found["requirements"] == asked
+    done = made.patchctl("bump", "--continue")  # no solution; without an index nobody knows
+    assert done.returncode in (NoSolution.code, SourceUnavailable.code), done.stdout + done.stderr
+    report = (made.root / "edit/bump-2001.02.md").read_text()
+    assert (
+        f"## Requirements that changed\n\n- {asked[0]}\n" in report and "| step | content, resolved by hand |" in report
+    )
+    assert "## To look at\n\n- " in report.partition("## Requirements that changed")[2]
+
+
+def test_a_file_of_requirements_that_went_is_named(made: Made) -> None:
+    with_requirements(made)
+    conflict(made)
+    found = begin(made, "--only", "clock", code=4)
+    assert found["requirements"] == ["clock in form git has no needs.txt"]
 
 
 def test_the_report_names_a_patch_that_may_go(made: Made) -> None:
