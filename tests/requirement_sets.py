@@ -6,6 +6,7 @@ The lock is written with the library's own renderer, so that `verify` takes it; 
 from __future__ import annotations
 
 import sysconfig
+from collections.abc import Mapping
 from pathlib import Path
 
 from distribution import Made, write_files
@@ -46,8 +47,8 @@ def with_set(made: Made, *, lock: bool = True) -> Made:
     return made
 
 
-def write_locks(root: Path) -> None:
-    """declared.txt and the locks, as `lock --requirements` would write them with VERSIONS."""
+def write_locks(root: Path, versions: Mapping[str, str] = VERSIONS) -> None:
+    """declared.txt and the locks, as `lock --requirements` would write them with these versions."""
     from patchctl.git.objects import object_id
 
     dist = Distribution.load(root)
@@ -59,7 +60,7 @@ def write_locks(root: Path) -> None:
     (named.folder / FILE).write_text(render(declared))
     inputs = inputs_of(dist, named)
     for platform in PLATFORMS:
-        packages = {n: Locked(n, v, (f"sha256:{'0' * 64}",), ("greeter/needs.txt",)) for n, v in VERSIONS.items()}
+        packages = {n: Locked(n, v, (f"sha256:{'0' * 64}",), ("greeter/needs.txt",)) for n, v in versions.items()}
         for elsewhere, text in render_lock(
             RequirementsLock(platform, packages, inputs.digest(platform), "uv", inputs.value.exclude_newer), named
         ).items():

@@ -9,6 +9,7 @@ of the upstream does not count.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from patchctl import extension
@@ -29,7 +30,8 @@ from patchctl.manifest.series import MUTANTS, TESTS
 from patchctl.manifest.types import Stack
 from patchctl.prove.new import MARKER
 from patchctl.requirements.declared import FILE, read_declared, stale
-from patchctl.requirements.lockfile import inputs_of, lock_path
+from patchctl.requirements.interpreter import RequiredPackages, contradictions
+from patchctl.requirements.lockfile import inputs_of, lock_path, runtime_pins
 from patchctl.requirements.lockfile import read_lock as read_requirements_lock
 from patchctl.requirements.sets import NamedSet, all_sets
 from patchctl.source.types import SourceOptions
@@ -254,6 +256,7 @@ def _requirement_locks(dist: Distribution, named: NamedSet) -> Iterator[Finding]
     for reason in stale(dist, named, declared):
         yield Finding("requirements-lock", f"not what the trees declare: {reason}: {_RELOCK}", str(named.folder / FILE))
     inputs = inputs_of(dist, named, declared)
+    pins, found = runtime_pins(dist, named.profiles[0]), dict[str, None]()
     for platform in PLATFORMS:
         file = str(lock_path(named, platform))
         try:
@@ -264,6 +267,9 @@ def _requirement_locks(dist: Distribution, named: NamedSet) -> Iterator[Finding]
         if lock.input != inputs.digest(platform):
             what = "it no longer follows from what trees, profiles, recipes, scripts and set.yaml ask for"
             yield Finding("requirements-lock", f"{what}: {_RELOCK}", file)
+            lock = replace(lock, packages={})
+        found |= dict.fromkeys(contradictions(RequiredPackages(named, lock, (*declared,)), pins))
+    yield from (Finding("requirements-lock", what, str(named.folder / "set.yaml")) for what in found)
 
 
 Check = Callable[[Distribution, Series, Report], None]

@@ -35,13 +35,28 @@ Instant = Annotated[
 
 @dataclass(frozen=True)
 class DeclaredFile:
-    """A file in an upstream's tree that declares its requirements: pip lines, or a setup.py with a plain list."""
+    """A file in an upstream's tree that declares its requirements: pip lines, a setup.py with a plain list, or a pyproject.toml."""
 
     upstream: Annotated[Name, Doc("The upstream whose tree has the file.")]
     file: Annotated[
-        RelativePath, Doc("Its path: pip requirement lines, or a setup.py whose install_requires is a list.")
+        RelativePath,
+        Doc("Its path: pip requirement lines, a setup.py whose install_requires is a list, or a pyproject.toml."),
     ]
     optional: Annotated[Text | None, Doc("Why training works if some of it is missing; null if it does not.")] = None
+    extras: Annotated[list[Name], Doc("Of a pyproject.toml: the extras that count beside its dependencies.")] = field(
+        default_factory=list
+    )
+    limits: Annotated[
+        Text | None,
+        Doc(
+            "Why it installs nothing, and only limits the versions of what is locked; null if what it names is installed."
+        ),
+    ] = None
+
+    @property
+    def name(self) -> str:
+        """The file with its extras, as pip writes them."""
+        return f"{self.file}[{','.join(self.extras)}]" if self.extras else self.file
 
 
 @dataclass(frozen=True)

@@ -10,11 +10,12 @@ import ast
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from importlib import import_module
 
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
-from patchctl.errors import BadManifest, SourceUnavailable, Where
+from patchctl.errors import BadManifest, SourceUnavailable, Where, WrongUse
 from patchctl.git.catfile import ObjectReader
 from patchctl.manifest.distribution import Distribution
 from patchctl.manifest.types import Stack
@@ -32,7 +33,7 @@ _HINT = "it is generated: `patchctl lock --requirements` recreates it"
 
 @dataclass(frozen=True)
 class Declared:
-    """One file of a tree: its blob, and its requirements, normalised, in file order."""
+    """One file of a tree, named with the extras that count: its blob, and its requirements, normalised, in file order."""
 
     upstream: str
     stack: str
@@ -43,6 +44,14 @@ class Declared:
     @property
     def title(self) -> str:
         return f"{self.upstream}/{self.file}"
+
+    @property
+    def path(self) -> str:
+        return _path(self.file)
+
+
+def _path(file: str) -> str:
+    return file.partition("[")[0]
 
 
 def collect(
@@ -68,8 +77,8 @@ def declared_by(
     """The same of one stack, which may be one that no release has yet."""
     upstream, rows = stack.upstream, {(one.upstream, one.stack, one.file): one for one in known}
     listed = read_tree_list(dist.root, stack)
-    files = [d.file for d in named.value.declared if d.upstream == upstream]
-    blobs = {file: entry.id for file in files if listed and (entry := listed.files.get(file.encode()))}
+    files = [d.name for d in named.value.declared if d.upstream == upstream]
+    blobs = {file: entry.id for file in files if listed and (entry := listed.files.get(_path(file).encode()))}
     there = [one for file in files if (one := rows.get((upstream, stack.name, file))) and one.blob == blobs.get(file)]
     if len(there) == len(files):
         return there
@@ -77,7 +86,7 @@ def declared_by(
     with ObjectReader(base.repo) as reader:
         tree = reader.files(base.tree)
         for path in files:
-            entry = tree.get(path.encode())
+            entry = tree.get(_path(path).encode())
             if entry is None:
                 file = FOLDER / named.value.name / "set.yaml"
                 hint = f"`--mirror {upstream}=URL` adds a git repository; or take it out of `declared` in {file}"
@@ -88,8 +97,11 @@ def declared_by(
 
 
 def parse(name: str, data: bytes) -> Iterator[str]:
-    """Yield the requirements in a file. Raises BadManifest for what only running it would tell."""
+    """Yield the requirements in a file, named with the extras that count. Raises BadManifest for what only running it would tell."""
     text = data.decode("utf-8")
+    if _path(name).endswith(".toml"):
+        yield from _of_project(name, text)
+        return
     if name.endswith(".py"):
         yield from _of_setup(name, text)
         return
@@ -124,6 +136,34 @@ def _of_setup(name: str, text: str) -> Iterator[str]:
         raise BadManifest("install_requires is not a list of string literals", where=Where(name))
     for item in listed:
         yield _normal(item, Where(name))
+
+
+def _of_project(name: str, text: str) -> Iterator[str]:
+    """Read a pyproject.toml: its dependencies, and those of the extras and of the extras that these name."""
+    try:
+        toml = import_module("tomllib")
+    except ModuleNotFoundError:
+        raise WrongUse(f"{name} is read by Python 3.11 or newer") from None
+    where, extras = Where(_path(name)), re.findall(r"[^][,]+", name.removeprefix(_path(name)))
+    try:
+        project = toml.loads(text)["project"]
+        optional = {canonicalize_name(k): v for k, v in project.get("optional-dependencies", {}).items()}
+        if "dependencies" in project.get("dynamic", ()) and not extras:
+            hint = "name the file that has them, or extras"
+            raise BadManifest("its dependencies are dynamic", where=where, hint=hint)
+        wanted = [*map(canonicalize_name, extras)]
+        yield from (_normal(one, where) for one in project.get("dependencies", ()))
+        for extra in wanted:  # which grows
+            if extra not in optional:
+                raise BadManifest(f"has no extra {extra}; it has {', '.join(sorted(optional))}", where=where)
+            for line in (_normal(one, where) for one in optional[extra]):
+                needed = Requirement(line)
+                if canonicalize_name(needed.name) == canonicalize_name(project["name"]):
+                    wanted += sorted({canonicalize_name(e) for e in needed.extras} - {*wanted})
+                else:
+                    yield line
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise BadManifest(f"not PEP 621's [project]: {str(error) or 'no table'}", where=where) from error
 
 
 def _normal(text: str, where: Where) -> str:
@@ -192,7 +232,7 @@ def _by_package(file: Declared | None) -> dict[str, str]:
 def stale(dist: Distribution, named: NamedSet, found: Iterable[Declared]) -> Iterator[str]:
     """Yield why declared.txt is outdated: files in set.yaml, and their blobs in manifests/trees."""
     have = {(d.upstream, d.file): d for d in found}
-    wanted = [(d.upstream, d.file) for d in named.value.declared]
+    wanted = [(d.upstream, d.name) for d in named.value.declared]
     yield from (f"{u}/{f} is in it, but not in set.yaml" for u, f in have if (u, f) not in wanted)
     for upstream, file in wanted:
         stack = dist.stack(upstream, named.stacks[upstream])
@@ -205,7 +245,7 @@ def stale(dist: Distribution, named: NamedSet, found: Iterable[Declared]) -> Ite
             continue
         for name in dict.fromkeys(profile.stacks[upstream] for profile in named.profiles):
             listed = read_tree_list(dist.root, dist.stack(upstream, name))
-            entry = listed.files.get(file.encode()) if listed else None
+            entry = listed.files.get(one.path.encode()) if listed else None
             if listed is not None and (entry is None or entry.id != one.blob):
                 has = f"{name} has {entry and entry.id[:12]}"
                 yield f"{upstream}/{file} is not the pin's: blob {one.blob[:12]}, {has}"

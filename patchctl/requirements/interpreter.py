@@ -113,13 +113,8 @@ def _limits(wanted: RequiredPackages, needs: Collection[str]) -> dict[str, list[
     Limits that the lock itself violates were overridden and exclude nothing.
     """
     value = wanted.named.value
-    optional = {(d.upstream, d.file) for d in value.declared if d.optional is not None}
-    asked = [
-        (one.title, requirement, (one.upstream, one.file) not in optional)
-        for one in wanted.declared
-        for requirement in map(Requirement, one.requirements)
-        if requirement.marker is None or requirement.marker.evaluate(_markers(wanted))
-    ]
+    less = {(d.upstream, d.name) for d in value.declared if d.optional is not None or d.limits is not None}
+    asked = [(one.title, needed, (one.upstream, one.file) not in less) for one, needed in _asked(wanted)]
     asked += [(message("the recipe"), Requirement(text), True) for text in needs]
     found: dict[str, list[tuple[str, Requirement, bool]]] = {}
     for title, requirement, strict in asked:
@@ -129,6 +124,36 @@ def _limits(wanted: RequiredPackages, needs: Collection[str]) -> dict[str, list[
             holds = requirement if _fits(locked.version, requirement) else Requirement(name)
             found.setdefault(name, []).append((title, holds, strict))
     return found
+
+
+def _asked(wanted: RequiredPackages) -> Iterator[tuple[Declared, Requirement]]:
+    for one in wanted.declared:
+        for requirement in map(Requirement, one.requirements):
+            if requirement.marker is None or requirement.marker.evaluate(_markers(wanted)):
+                yield one, requirement
+
+
+def contradictions(wanted: RequiredPackages, pins: Collection[str]) -> Iterator[str]:
+    """Yield what a tree asks for and the lock, or the release by one of its own versions (`pins`), has otherwise.
+
+    Files without which training works do not count, nor packages with an override of set.yaml, which has its reason there.
+    """
+    value = wanted.named.value
+    optional = {(d.upstream, d.name) for d in value.declared if d.optional is not None}
+    reasons = {canonicalize_name(r.name): r for r in (Requirement(o.requirement) for o in value.overrides)}
+    have = {name: one.version for name, one in wanted.lock.packages.items()}
+    for pin in map(Requirement, pins):
+        have |= {canonicalize_name(pin.name): one.version for one in pin.specifier if one.operator == "=="}
+        reason = reasons.get(canonicalize_name(pin.name))
+        if reason is not None and reason.specifier != pin.specifier:
+            yield f"overrides say {reason}, and the release {pin.specifier}"
+    for one, requirement in _asked(wanted):
+        name = canonicalize_name(requirement.name)
+        if name not in have or name in reasons or (one.upstream, one.file) in optional:
+            continue
+        if not _fits(have[name], requirement):
+            what = f"{one.title} asks for {requirement}, and the release has {have[name]}"
+            yield f"{what}: change its `runtime`, or give the reason in an override"
 
 
 def _markers(wanted: RequiredPackages) -> dict[str, str]:

@@ -124,7 +124,8 @@ def inputs_of(dist: Distribution, named: NamedSet, declared: Sequence[Declared] 
     """
     found = read_declared(named) if declared is None else declared
     pins = runtime_pins(dist, named.profiles[0])
-    by_origin = {d.title: d.requirements for d in found}
+    limits = {(d.upstream, d.name) for d in named.value.declared if d.limits is not None}
+    by_origin = {d.title: d.requirements for d in found if (d.upstream, d.file) not in limits}
     by_origin[PROFILE] = tuple(pins)
     for name in (name for other in extension.registered() for name in other.requirements):
         source: Source = extension.load(name)

@@ -18,7 +18,7 @@ DECLARED = [one for named in SETS for one in read_declared(named)]
 def test_it_is_what_the_tree_says(one: Declared, trees: Trees) -> None:
     if trees.stack(one.upstream).name != one.stack:
         pytest.skip(f"the tree is another stack of {one.upstream} than {one.stack}")
-    file = trees.path(one.upstream) / one.file
+    file = trees.path(one.upstream) / one.path
     if not file.is_file():
         pytest.skip(f"{one.title} is not in this form of the source")
     data = file.read_bytes()

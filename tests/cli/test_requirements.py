@@ -17,15 +17,18 @@ from typing import Any
 import pytest
 from distribution import CLOCK, GREETER, REPO, Made, make_distribution
 from pins import newest, oldest
-from requirement_sets import NAME, NEEDS, SET, VERSIONS, install_metadata, site_of, with_set
+from requirement_sets import NAME, NEEDS, SET, VERSIONS, install_metadata, site_of, with_set, write_locks
 from test_json import check_output
 
 from patchctl.errors import SourceUnavailable
 from patchctl.manifest.distribution import Distribution
 from patchctl.manifest.requirement_types import PLATFORMS, Platform
+from patchctl.requirements.declared import FILE, collect, render
 from patchctl.requirements.lockfile import Inputs, inputs_of, read_lock
 from patchctl.requirements.relock import NoSolution, resolve_inputs
 from patchctl.requirements.sets import read_set
+from patchctl.source.types import SourceOptions
+from patchctl.terminal.progress import SilentProgress
 
 LOCK = f"manifests/requirements/{NAME}/x86_64.txt"
 
@@ -71,6 +74,43 @@ def test_it_prints_what_pip_reads(made: Made) -> None:
     found = json.loads(made.good("requirements", "--profile", "plain", "--platform", "aarch64", "--json"))
     check_output(found, "patchctl.requirements/1")
     assert (found["set"], found["platform"], len(found["packages"])) == (NAME, "aarch64", 3)
+
+
+def with_an_extra(folder: Path, runtime: str) -> Made:
+    """The release has this iniconfig, and the greeter's pyproject.toml asks for another in an extra that its setup.py has not."""
+    project = (
+        "[project]\nname = 'greeter'\n[project.optional-dependencies]\ncore = ['iniconfig>=1.5,!=2.0.0', 'cupy']\n"
+    )
+    greeter = replace(GREETER, files={**GREETER.files, "needs.txt": NEEDS["greeter"], "pyproject.toml": project})
+    clock = replace(CLOCK, files={**CLOCK.files, "needs.txt": NEEDS["clock"]})
+    made = with_set(make_distribution(folder, (greeter, clock), lock=True), lock=False)
+    limits = "declared:\n  - {upstream: greeter, file: pyproject.toml, extras: [core], limits: needs.txt names what it imports}"
+    made.edit(f"manifests/requirements/{NAME}/set.yaml", "declared:", limits)
+    with (made.root / "manifests/upstreams.yaml").open("a") as file:
+        file.write("requirements:\n  iniconfig: {summary: Reads, kind: python, distribution: iniconfig}\n")
+    for profile in ("full", "plain"):
+        made.edit(f"manifests/profiles/{profile}.yaml", "stacks:", f'runtime: {{iniconfig: "{runtime}"}}\nstacks:')
+    write_locks(made.root, {**VERSIONS, "iniconfig": runtime})
+    dist = Distribution.load(made.root)
+    named = read_set(dist, NAME)
+    found = collect(dist, named, [], SourceOptions(cache=made.cache), SilentProgress())
+    (named.folder / FILE).write_text(render(found))
+    return made
+
+
+def test_a_release_is_held_against_what_an_extra_asks_for(tmp_path: Path) -> None:
+    pytest.importorskip("tomllib")
+    with_an_extra(tmp_path / "good", "2.1.0").good("verify", "--static")
+    made = with_an_extra(tmp_path / "made", "2.0.0")
+    done = made.patchctl("verify", "--static")
+    says = "greeter/pyproject.toml[core] asks for iniconfig!=2.0.0,>=1.5, and the release has 2.0.0"
+    assert done.returncode == 1 and done.stdout.count(says) == 1, done.stdout + done.stderr
+    where = f"manifests/requirements/{NAME}/set.yaml"
+    reason = '  - {requirement: "iniconfig==2.0.0", reason: Nothing that it needs is newer.}\n'
+    made.edit(where, "overrides:\n", f"overrides:\n{reason}")
+    made.good("verify", "--static")
+    made.edit(where, "iniconfig==2.0.0", "iniconfig>=2")
+    assert "overrides say iniconfig>=2, and the release ==2.0.0" in made.patchctl("verify", "--static").stdout
 
 
 def test_offline_nothing_is_resolved(made: Made) -> None:

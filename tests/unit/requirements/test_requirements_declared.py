@@ -55,6 +55,48 @@ def test_what_cannot_be_told_is_refused(name: str, text: str, says: str) -> None
     assert says in str(refused.value)
 
 
+PROJECT = """[project]
+name = "Of.Greeter"
+dependencies = ["numpy>=2"]
+dynamic = ["version"]
+[project.optional-dependencies]
+Core_1 = ["of-greeter[queue, core-1]", "six ; python_version < '3.12'"]
+queue = ["TransferQueue>=0.1.10"]
+gpu = ["cupy"]
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "wanted"),
+    [
+        ("pyproject.toml", ["numpy>=2"]),
+        ("pyproject.toml[core-1]", ["numpy>=2", 'six; python_version < "3.12"', "TransferQueue>=0.1.10"]),
+        ("sub/pyproject.toml[queue,gpu]", ["numpy>=2", "TransferQueue>=0.1.10", "cupy"]),
+    ],
+)
+def test_a_pyproject(name: str, wanted: list[str]) -> None:
+    pytest.importorskip("tomllib")
+    assert list(parse(name, PROJECT.encode())) == wanted
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "says"),
+    [
+        ("pyproject.toml[cor]", PROJECT, "has no extra cor; it has core-1, gpu, queue"),
+        ("pyproject.toml", PROJECT.replace("dependencies = [", "#").replace("version", "dependencies"), "are dynamic"),
+        ("pyproject.toml[gpu]", PROJECT.replace('"cupy"', '"cu py"'), "not a requirement"),
+        ("pyproject.toml[gpu]", PROJECT.replace('["cupy"]', "5"), "not PEP 621's [project]"),
+        ("pyproject.toml", "[project", "not PEP 621's [project]"),
+        ("pyproject.toml", "[tool.x]", "not PEP 621's [project]"),
+    ],
+)
+def test_what_a_pyproject_does_not_tell(name: str, text: str, says: str) -> None:
+    pytest.importorskip("tomllib")
+    with pytest.raises(BadManifest) as refused:
+        list(parse(name, text.encode()))
+    assert says in str(refused.value)
+
+
 def declared(file: str, *requirements: str) -> Declared:
     return Declared("clock", "v1", file, "0" * 40, requirements)
 
