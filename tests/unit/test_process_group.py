@@ -41,7 +41,7 @@ except (Ended, KeyboardInterrupt) as ended:
 @pytest.mark.parametrize(("number", "raised"), [(signal.SIGTERM, "Ended"), (signal.SIGINT, "KeyboardInterrupt")])
 def test_a_signal_while_a_program_starts_ends_it_too(number: int, raised: str, tmp_path: Path) -> None:
     begun = tmp_path / "begun"
-    line = [sys.executable, "-c", _AT_THE_START, str(begun), str(number)]
+    line = [sys.executable, "-c", _AT_THE_START, str(begun), str(int(number))]
     done = subprocess.run(line, env=os.environ | {"PYTHONPATH": str(REPO)}, stdout=-1, text=True, timeout=30)
     assert (done.returncode, done.stdout) == (0, f"{raised}\n")
     deadline = time.monotonic() + 5
