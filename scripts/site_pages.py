@@ -71,12 +71,12 @@ def commands() -> str:
 
 def features() -> dict[str, str]:
     """One page a feature and their index, by path below docs/."""
-    sys.path.insert(0, str(REPO))
+    sys.path[:0] = [str(REPO), str(REPO / "scripts")]
+    from feature_pages import feature_pages, rules_of_features
+
     from patchctl.__main__ import compose
-    from patchctl.catalog.feature_pages import feature_pages
     from patchctl.catalog.overview import overview
     from patchctl.manifest.distribution import Distribution
-    from patchctl.training.report.feature_rules import rules_of_features
 
     compose()
     dist = Distribution.load(REPO)

@@ -15,7 +15,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from patchctl.source.pipconfig import IndexConfig, machine_config
+from patchctl.source.places import IndexConfig, machine_config
 
 
 def variables(config: IndexConfig) -> dict[str, str]:

@@ -9,7 +9,7 @@ from patchctl.__main__ import compose
 from patchctl.catalog.chosen_release import on_release
 from patchctl.manifest.distribution import Distribution
 from patchctl.manifest.types import Profile, Stack
-from patchctl.training.recipes import versions
+from patchctl.training.recipes import conditions
 from patchctl.training.recipes.read import Recipes, read_recipes
 
 REPO = Path(__file__).resolve().parents[1]
@@ -68,7 +68,7 @@ def version_of(upstream: str, profile: str = PROFILE, release: str | None = None
 
 def index_version(stack: Stack) -> str:
     """The version that the package index has a stack's pin by; its tag's, where a repository alone has it."""
-    version = versions.version_of(stack)
+    version = conditions.version_of(stack)
     assert version is not None, f"{stack.upstream} {stack.name} is neither on the package index nor tagged"
     return version
 

@@ -20,8 +20,7 @@ import click
 
 from patchctl import __version__, extension
 from patchctl.cli.app import App
-from patchctl.errors import CLOSED_PIPE, INTERRUPTED, Ended, MachineFailed, PatchctlError, WrongUse
-from patchctl.exit_codes import SUMMARY
+from patchctl.errors import CLOSED_PIPE, INTERRUPTED, SUMMARY, Ended, MachineFailed, PatchctlError, WrongUse
 from patchctl.language import CHINESE, ENGLISH, TRANSLATED, chosen, message, recalled, translated, use
 from patchctl.terminal.progress import progress_of_run
 
@@ -73,11 +72,10 @@ _GROUPS = {
 VERBS = {name: text for below in _GROUPS.values() for name, text in below.items()}
 # Verbs that share a module; every other one has its own.
 _TOGETHER = {
-    "workspace_verbs": ("apply", "revert", "repair", "status"),
+    "workspace_verbs": ("apply", "revert", "repair", "status", "identify", "blame", "bisect"),
     "catalog_verbs": ("list", "show", "report", "requirements", "sbom"),
-    "blame_verbs": ("identify", "blame", "bisect"),
     "deploy_verbs": ("fetch", "bundle", "install"),
-    "check_verbs": ("verify", "lock"),
+    "check_verbs": ("verify", "image", "lock"),
     "edit_verbs": ("new", "edit", "export", "import"),
     "rebase_verbs": ("drift", "rebase"),
     "pin_verbs": ("init", "pin", "outdated", "bump"),

@@ -95,7 +95,7 @@ class App:
         named = self.root or Path(os.environ.get(VARIABLE) or ".")
         if not named.is_file():
             return self.root
-        from patchctl.bundle.unpack import cached_distribution
+        from patchctl.bundle.reader import cached_distribution
 
         bundle = self.opened_bundle(named)
         self.release = self.release or bundle.index.release
@@ -218,7 +218,7 @@ class App:
         """Print a result: as JSON `patchctl.<verb>/1` of the dataclass `data`, or as the lines that `text` gives."""
         self.rest()
         if as_json:
-            from patchctl.output import to_json
+            from patchctl.manifest.typeinfo import to_json
 
             print(json.dumps({"schema": f"patchctl.{verb}/1", **to_json(data)}, indent=2))
             return

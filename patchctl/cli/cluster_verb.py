@@ -179,8 +179,7 @@ def _look(
 ) -> int:
     from patchctl.cluster.compare import compare
     from patchctl.cluster.fanout import NoAnswer, joined
-    from patchctl.cluster.payload import make_payload
-    from patchctl.cluster.request import looking_request, plain_request, wanted_of
+    from patchctl.cluster.request import looking_request, make_payload, plain_request, wanted_of
     from patchctl.findings import Shown
     from patchctl.report.cluster import cluster_output, compared_text
 

@@ -240,7 +240,7 @@ def bundle_unpack(app: App, bundle: Bundle, folder: Path, as_json: bool) -> None
       patchctl bundle unpack FILE --to DIR
       patchctl bundle unpack FILE --to DIR --sha256 HEX
     """
-    from patchctl.bundle.unpack import unpack_distribution
+    from patchctl.bundle.reader import unpack_distribution
     from patchctl.report.sources import UnpackOutput
 
     folder = folder.absolute()

@@ -140,7 +140,7 @@ def _collected(command: Callable[..., Any]) -> Callable[..., Any]:
         app = _app()
         bundle = _opened(app, rest)
         if bundle is not None and app.root is None:
-            from patchctl.bundle.unpack import cached_distribution
+            from patchctl.bundle.reader import cached_distribution
 
             app.root = cached_distribution(bundle, app.cache_folder)
         if bundle is not None:

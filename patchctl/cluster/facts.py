@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 from patchctl.doc import Doc
 from patchctl.manifest.typeinfo import build
 
+CODE, DISTRIBUTION, CACHE = "code", "distribution", "cache"  # folders of what is sent to a node
 Verb = Literal["look", "status", "verify", "probe", "preview", "apply"]
 WORKER, SPAWNED = "worker", "spawned"
 SECRET = re.compile(r"(?i)key|token|secret|passw|credential|auth")

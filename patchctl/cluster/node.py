@@ -19,6 +19,8 @@ from typing import Any
 from patchctl import extension
 from patchctl.check.workspace import verify_workspace
 from patchctl.cluster.facts import (
+    CACHE,
+    DISTRIBUTION,
     SPAWNED,
     WORKER,
     Failed,
@@ -30,12 +32,12 @@ from patchctl.cluster.facts import (
     TreeFacts,
     request_of,
 )
-from patchctl.cluster.payload import CACHE, DISTRIBUTION, distribution_digest
 from patchctl.errors import PatchctlError
 from patchctl.findings import Finding, Report
 from patchctl.git.objects import TreeBuilder
 from patchctl.manifest.default_roots import MARKER
 from patchctl.manifest.distribution import Distribution
+from patchctl.manifest.files import distribution_digest
 from patchctl.manifest.lock import lock_digest
 from patchctl.os_errors import user_error_or_none
 from patchctl.terminal.progress import SilentProgress

@@ -1,18 +1,65 @@
-"""Builds the requests to nodes and what answers are compared with, from distribution, profile and environment."""
+"""What is sent to nodes: requests, and patchctl's modules with the distribution in one archive; and what answers are compared with.
+
+A node needs only Python and git: manifests are sent validated (manifest.files), so that yaml is not imported, and
+verify, status and apply from git, a cache or a bundle use only the standard library. The same distribution and
+patchctl give the same bytes.
+"""
 
 from __future__ import annotations
 
+import io
+import tempfile
+import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from patchctl.cluster.compare import ClusterExpectation
-from patchctl.cluster.facts import SECRET, ApplyOptions, Request, Verb
+from patchctl.cluster.facts import CACHE, CODE, DISTRIBUTION, SECRET, ApplyOptions, Request, Verb
 from patchctl.cluster.fanout import Answer, Cluster, ClusterNode, own_paths
-from patchctl.cluster.payload import Payload, make_payload
 from patchctl.manifest.distribution import Distribution
+from patchctl.manifest.files import distribution_digest, distribution_files
 from patchctl.terminal.progress import Progress
+
+PACKAGE = Path(__file__).resolve().parent.parent
+_EPOCH = (1980, 1, 1, 0, 0, 0)
+
+
+@dataclass(frozen=True)
+class Payload:
+    """The archive, and the digest of the distribution in it."""
+
+    data: bytes
+    distribution_digest: str
+
+
+def make_payload(dist: Distribution) -> Payload:
+    """Build the payload, reading each file once. Raises InvalidManifest if the manifests became invalid."""
+    members = {f"{CODE}/patchctl/{p.relative_to(PACKAGE).as_posix()}": p for p in _sources()}
+    members |= {f"{DISTRIBUTION}/{name}": path for name, path in distribution_files(dist.root)}
+    with tempfile.TemporaryDirectory(prefix="patchctl-payload-") as name:
+        cache = Path(name)
+        Distribution.load(dist.root, cache)
+        members |= {f"{CACHE}/{p.relative_to(cache).as_posix()}": p for p in cache.rglob("*") if p.is_file()}
+        return Payload(_archive(members), distribution_digest(dist.root))
+
+
+def _sources() -> list[Path]:
+    """Return the tool's modules, without the distribution that an installed one has beside them."""
+    found = (
+        p for p in PACKAGE.rglob("*.py") if not {"__pycache__", "_distribution"} & set(p.relative_to(PACKAGE).parts)
+    )
+    return sorted(found)
+
+
+def _archive(members: dict[str, Path]) -> bytes:
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, path in sorted(members.items()):
+            archive.writestr(zipfile.ZipInfo(name, _EPOCH), path.read_bytes(), zipfile.ZIP_DEFLATED)
+    return out.getvalue()
+
 
 # Variables that decide which code a process finds, whatever a recipe sets.
 _ALWAYS = ("PYTHONPATH", "LD_LIBRARY_PATH", "LD_PRELOAD")

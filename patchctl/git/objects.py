@@ -53,12 +53,6 @@ def parse_tree(data: bytes) -> list[tuple[bytes, TreeEntry]]:
     return [(name, TreeEntry(int(mode, 8), oid.hex())) for _, mode, name, oid in split_tree(data)]
 
 
-def render_tree(entries: Iterable[tuple[bytes, TreeEntry]]) -> bytes:
-    """Return the tree object of these (name, entry) pairs, in git's order: a folder sorts as if it ended with '/'."""
-    ordered = sorted(entries, key=lambda e: e[0] + b"/" if e[1].mode == FOLDER else e[0])
-    return b"".join(b"%o %s\0%s" % (e.mode, name, bytes.fromhex(e.id)) for name, e in ordered)
-
-
 @dataclass(frozen=True)
 class Person:
     """Name, address and git's raw date (seconds since the epoch and a zone such as +0000) as in a commit."""

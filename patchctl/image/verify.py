@@ -1,17 +1,24 @@
-"""`patchctl image verify`: the trees in an image, read back as `verify --workspace` reads them, and its labels."""
+"""`patchctl image verify`: the trees in an image, read back as `verify --workspace` reads them, and its labels.
+
+Images and containers may be named as docker or podman know them.
+"""
 
 from __future__ import annotations
 
+import json
+import shutil
+import subprocess
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
-from patchctl.check.statement import statement_findings
+from patchctl import process_group
 from patchctl.check.workspace import verify_workspace
 from patchctl.errors import WrongUse
 from patchctl.findings import Finding, Report
 from patchctl.image.image_archive import ImageFile, open_image
 from patchctl.manifest.distribution import Distribution
+from patchctl.sbom.forms import statement_findings
 from patchctl.scratch import scratch
 from patchctl.source.types import ImageLimits
 from patchctl.terminal.progress import Progress
@@ -86,3 +93,41 @@ def _labels(labels: Mapping[str, str], state: WorkspaceState, where: str) -> Ite
         if said.get(name) != held.get(name):
             message = f"the label {name} is {said.get(name, 'not there')}, and the image holds {held.get(name, 'none')}"
             yield Finding("label", message, where)
+
+
+_ENGINES = ("docker", "podman")
+
+
+def save_image(name: str, to: Path) -> ImageFile:
+    """Write the files of a container, running or not, else an image, as the first engine that knows `name` has it.
+
+    Raises WrongUse if none knows it, or the engine fails.
+    """
+    said = []
+    for engine in filter(shutil.which, _ENGINES):
+        found = _ask(engine, "container", "inspect", "--format", "{{json .Config}}", "--", name)
+        if found.returncode == 0:
+            _write(engine, ["export", "--output", str(to), "--", name])
+            return ImageFile(to, name, json.loads(found.stdout))
+        found = _ask(engine, "image", "inspect", "--format", "{{.Id}}", "--", name)
+        if found.returncode == 0:
+            _write(engine, ["save", "--output", str(to), "--", name])
+            return ImageFile(to, name)
+        said.append(f"{engine}: {_last_line(found)}")
+    what = f"no such file, and no image or container that {' or '.join(_ENGINES)} knows"
+    why = f" ({'; '.join(said)})" if said else ""
+    raise WrongUse(what + why, where=name, hint="buildah has its own: `buildah push IMAGE oci-archive:image.tar`")
+
+
+def _ask(engine: str, *args: str) -> subprocess.CompletedProcess[str]:
+    return process_group.run([engine, *args], stdin=subprocess.DEVNULL, stdout=-1, stderr=-1, text=True)
+
+
+def _write(engine: str, args: list[str]) -> None:
+    done = _ask(engine, *args)
+    if done.returncode != 0:
+        raise WrongUse(f"{engine} {args[0]} ended with {done.returncode}: {_last_line(done)}", where=args[-1])
+
+
+def _last_line(done: subprocess.CompletedProcess[str]) -> str:
+    return ([line for line in done.stderr.splitlines() if line.strip()] or ["no word"])[-1].strip()

@@ -12,6 +12,7 @@ import fcntl
 import hashlib
 import json
 import os
+import re
 import stat
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -24,6 +25,7 @@ from patchctl.atomic import replace_file
 from patchctl.errors import WorkspaceBusy, WrongUse
 from patchctl.extension import registered
 from patchctl.manifest.diagnostics import InvalidManifest, Problem, quoted, shown
+from patchctl.manifest.series import MUTANTS, PROPOSED, RECORD, TESTS
 from patchctl.manifest.typeinfo import build
 from patchctl.manifest.types import ManifestContent, Practice, Profile, Release, Stack, Upstreams
 
@@ -236,3 +238,25 @@ def exclusive_writer(root: Path) -> Iterator[None]:
         yield
     finally:
         os.close(handle)
+
+
+# Only for `identify` and editors, and features' tests and records.
+_NOT_NEEDED = re.compile(
+    rf"manifests/(trees|schema)/|patches/[^/]+/[^/]+/[^/]+/({TESTS}/|{MUTANTS}/|{PROPOSED}/|{RECORD}$)"
+)
+
+
+def distribution_files(root: Path) -> Iterator[tuple[str, Path]]:
+    """Yield the files that determine trees, by path below the root: manifests, locks, patches, carried files."""
+    for top in ("manifests", "patches"):
+        for path in sorted((root / top).rglob("*")):
+            name = path.relative_to(root).as_posix()
+            hidden = any(part.startswith(".") or part == "__pycache__" for part in path.relative_to(root).parts)
+            if path.is_file() and not hidden and _NOT_NEEDED.match(name) is None:
+                yield name, path
+
+
+def distribution_digest(root: Path) -> str:
+    """Return one sha256 over paths and content of `distribution_files`."""
+    lines = (f"{hashlib.sha256(p.read_bytes()).hexdigest()}  {name}\n" for name, p in distribution_files(root))
+    return hashlib.sha256("".join(lines).encode()).hexdigest()

@@ -1,4 +1,5 @@
-"""Introspection of the dataclasses in `types`: their fields, what each expects, building them from plain data and from JSON files of ours.
+"""Introspection of the dataclasses in `types`: their fields, what each expects, building them from plain data and from JSON files
+of ours, and what verbs print of them with `--json`.
 
 The loader's messages, the cache and the JSON Schema share this one reading of the annotations.
 """
@@ -10,11 +11,14 @@ import json
 import re
 import types as python_types
 from collections.abc import Callable, Mapping
-from dataclasses import MISSING, dataclass, fields, is_dataclass
+from dataclasses import MISSING, dataclass, fields, is_dataclass, replace
+from operator import attrgetter
+from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from patchctl.doc import Doc
+from patchctl.doc import Doc, Spread
 from patchctl.manifest.types import Only, Pattern
+from patchctl.terminal.text import visible_line
 
 T = TypeVar("T")
 
@@ -215,3 +219,49 @@ def laid_out(value: Any, depth: int = 0, before: int = 0, *, ascii_only: bool = 
         start = f"{' ' * (depth + 1)}{json.dumps(name)}: "
         members.append(start + laid_out(value[name], depth + 1, len(start), ascii_only=ascii_only, sort=sort))
     return "{\n" + ",\n".join(members) + f"\n{' ' * depth}}}"
+
+
+@dataclass(frozen=True)
+class Key:
+    """A key of an object: the attribute that has its value (of a spread record, after a dot), and what it holds."""
+
+    name: str
+    attribute: str
+    shape: Shape
+    doc: Doc
+
+
+@functools.cache
+def keys_of(record: type) -> tuple[Key, ...]:
+    """The keys of a dataclass, in order: its fields, then its properties."""
+    shapes = {name: field.shape for name, field in fields_of(record).items()}
+    for name, value in vars(record).items():
+        if isinstance(value, property):
+            shapes[name] = shape_of(get_type_hints(value.fget, include_extras=True)["return"])
+    found: list[Key] = []
+    for name, shape in shapes.items():
+        if shape.mark(Spread):
+            found += [replace(key, attribute=f"{name}.{key.attribute}") for key in keys_of(shape.base)]
+        elif doc := shape.mark(Doc):
+            found.append(Key(doc.key or name, name, shape, doc))
+    return tuple(found)
+
+
+def to_json(record: Any) -> dict[str, Any]:
+    """A dataclass as plain data for `json`."""
+    kind: type = type(record)
+    values = ((key, attrgetter(key.attribute)(record)) for key in keys_of(kind))
+    return {key.name: _plain(value, key.doc) for key, value in values if not (key.doc.optional and value is None)}
+
+
+def _plain(value: Any, doc: Doc) -> Any:
+    if isinstance(value, str):
+        return visible_line(value) if doc.line else value
+    if isinstance(value, Mapping):
+        return {name: _plain(item, doc) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item, doc) for item in value]
+    if is_dataclass(value):
+        row = to_json(value)
+        return list(row.values()) if doc.pairs else row
+    return str(value) if isinstance(value, Path) else value

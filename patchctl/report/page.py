@@ -19,7 +19,7 @@ from urllib.parse import quote
 from patchctl import __version__
 from patchctl.catalog.overview import Overview
 from patchctl.drift.types import ARRIVES, CONFLICT, EXACT, GONE, MOVED, THREE_WAY, UNKNOWN, UPSTREAM, PatchDrift
-from patchctl.output import to_json
+from patchctl.manifest.typeinfo import to_json
 from patchctl.report import page_parts
 from patchctl.report.markup import Markup, Row, cell, code, embedded, grid, join, keys, raw, section, table, tag, text
 from patchctl.report.page_parts import Names

@@ -1,4 +1,4 @@
-"""The forms that a bill of materials is written in, and one of them: an in-toto statement.
+"""The forms that a bill of materials is written in, and one of them: an in-toto statement, which is also read and compared with trees.
 
 in-toto Statement v1 with SLSA's provenance v1 as predicate: which trees a workspace has, made of which bases and patches, by what. A subject
 is a patched tree by git's ids, a resolved dependency a base, a patch or a carried file. There is no time and no machine in it: the same workspace
@@ -7,15 +7,21 @@ gives the same bytes.
 
 from __future__ import annotations
 
+import hashlib
 import importlib.util
 import json
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from patchctl import extension
-from patchctl.errors import WrongUse
+from patchctl.bundle.reader import opened
+from patchctl.bundle.signature import STATEMENT, Trust, check_signature
+from patchctl.errors import NotTrusted, WrongUse
+from patchctl.findings import Finding
 from patchctl.sbom.contents import BomFile, BomUpstream, Contents
+from patchctl.workspace.state import WorkspaceState, in_profile
 
 # By form: what writes it, the ending of its files, and the package of the extra `sbom` that this needs, with its import name.
 _FORMS = {
@@ -23,9 +29,10 @@ _FORMS = {
     "spdx": ("patchctl.sbom.as_spdx:as_spdx", ".spdx.json", ("spdx-tools", "spdx_tools")),
     "in-toto": ("patchctl.sbom.forms:as_in_toto", ".intoto.json", None),
 }
-STATEMENT = "https://in-toto.io/Statement/v1"
+_TYPE = "https://in-toto.io/Statement/v1"
 PREDICATE = "https://slsa.dev/provenance/v1"
 BUILD = "patchctl:apply:1"
+LIMIT = 16 << 20  # of a statement that is read
 
 
 def check_form(form: str) -> None:
@@ -57,7 +64,7 @@ def as_in_toto(contents: Contents) -> str:
     asked = {"profile": contents.profile, "release": contents.release, "skipped": skipped}
     left_out = {one.name: found for one in trees if (found := [v for k, v in one.facts if k == "left-out"])}
     statement = {
-        "_type": STATEMENT,
+        "_type": _TYPE,
         "subject": [_subject(one.name, one.facts, "tip") for one in trees],
         "predicateType": PREDICATE,
         "predicate": {
@@ -90,3 +97,43 @@ def _dependencies(one: BomUpstream) -> Iterator[dict[str, Any]]:
 
 def _file(one: BomFile) -> dict[str, Any]:
     return {"name": one.path, "digest": {"sha256": one.sha256}}
+
+
+def read_statement(file: Path, trust: Trust | None) -> bytes:
+    """Return a statement's bytes. Raises NotTrusted if `trust` requires a signature and none counts, WrongUse if it cannot be read."""
+    with opened(file, STATEMENT.name) as (stream, _):
+        data = stream.read(LIMIT)
+        if trust is not None and trust.required:
+            signature = check_signature(file, stream, trust, STATEMENT)
+            if signature.sha256 != hashlib.sha256(data).hexdigest():
+                raise NotTrusted("the statement is not what was signed", where=str(file))
+    return data
+
+
+def statement_findings(data: bytes, file: Path, state: WorkspaceState) -> Iterator[Finding]:
+    """Yield where the statement's subjects and the trees that the workspace's state names differ.
+
+    `verify` compares the trees themselves with the state.
+    """
+    try:
+        said = _subjects(data)
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        why = error if isinstance(error, ValueError) else "a part of it is missing, or is not what it should be"
+        yield Finding("statement", f"this is not a statement of `patchctl sbom --format in-toto`: {why}", str(file))
+        return
+    there = {name: (tree.tip_commit, tree.tip_tree) for name, tree in state.trees.items() if in_profile(tree)}
+    for name in sorted({*said, *there}):
+        if said.get(name) == there.get(name):
+            continue
+        stated = f"has tree {said[name][1]} of {name}" if name in said else f"does not have {name}"
+        here = f"is {there[name][1]}" if name in there else "is none"
+        message = f"the statement {stated}, and here {here}: it is of other trees"
+        yield Finding("statement", message, str(file), upstream=name)
+
+
+def _subjects(data: bytes) -> dict[str, tuple[str, str]]:
+    """Return commit and tree by name."""
+    statement = json.loads(data)
+    if statement["_type"] != _TYPE:
+        raise ValueError(f"its _type is {statement['_type']!r:.80}")
+    return {str(one["name"]): (one["digest"]["gitCommit"], one["digest"]["gitTree"]) for one in statement["subject"]}

@@ -22,8 +22,15 @@ from patchctl.language import joined, message
 from patchctl.manifest.types import Sdist
 from patchctl.os_errors import as_user_error, is_resource_error
 from patchctl.source.config import archive_limits
-from patchctl.source.pipconfig import IndexConfig, machine_config
-from patchctl.source.places import PORTS, has_proxy, known_unreachable, remember_unreachable, why_unreachable
+from patchctl.source.places import (
+    PORTS,
+    IndexConfig,
+    has_proxy,
+    known_unreachable,
+    machine_config,
+    remember_unreachable,
+    why_unreachable,
+)
 from patchctl.source.types import Download
 from patchctl.terminal.progress import Progress
 from patchctl.terminal.text import one_line, redact

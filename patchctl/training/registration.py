@@ -17,13 +17,13 @@ EXTENSION = Extension(
     manifests=frozenset({"recipes", "rules.yaml", "models.yaml", "coverage.yaml", "parameters.yaml"}),
     schemas=(
         f"{_TRAINING}.recipes.types:SCHEMAS",
-        f"{_TRAINING}.models.published:SCHEMAS",
+        f"{_TRAINING}.models:SCHEMAS",
         f"{_TRAINING}.report.practice_pages:SCHEMAS",
     ),
     checks=(
         f"{_TRAINING}.recipes.check:check_recipes",
         f"{_TRAINING}.recipes.check:check_packages",
-        f"{_TRAINING}.models.published:check_models",
+        f"{_TRAINING}.models:check_models",
         f"{_TRAINING}.report.practice_pages:check_practice",
     ),
     rules=(f"{_TRAINING}.recipes.check:RULES",),
@@ -32,5 +32,5 @@ EXTENSION = Extension(
     recipes=(f"{_TRAINING}.report.recipes:recipe_rows",),
     complete_recipe=(f"{_TRAINING}.verbs.options:complete_recipe",),
     probe=(f"{_TRAINING}.preflight.live:look_here",),
-    pages=(f"{_TRAINING}.report.preflight_page:pages", f"{_TRAINING}.report.practice_pages:pages"),
+    pages=(f"{_TRAINING}.report.practice_pages:pages",),
 )

@@ -18,7 +18,7 @@ from trees import Trees
 
 from patchctl.manifest.series import SHARED as SHARED_BY_STACKS
 from patchctl.manifest.types import Stack
-from patchctl.training.recipes.versions import is_of
+from patchctl.training.recipes.conditions import is_of
 
 REPO = Path(__file__).resolve().parents[2]
 PATCHES, BEHAVIOUR = REPO / "patches", REPO / "tests" / "behaviour"

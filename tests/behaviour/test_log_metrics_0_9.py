@@ -11,7 +11,7 @@ import pytest
 from harness import REPO, Upstream
 
 from patchctl.manifest.types import Stack
-from patchctl.training.recipes.versions import is_of
+from patchctl.training.recipes.conditions import is_of
 
 sys.path.insert(0, str(REPO / "scripts"))
 

@@ -14,8 +14,7 @@ import pytest
 from harness import REPO, Upstream
 
 from patchctl.manifest.distribution import Distribution
-from patchctl.training.models.parameters import read_model, tensors
-from patchctl.training.models.published import read_models
+from patchctl.training.models import read_model, read_models, tensors
 
 PROBE = "tests/behaviour/probe_memory_model.py"
 MODELS = read_models(Distribution.load(REPO)).models

@@ -26,8 +26,7 @@ from patchctl.manifest.distribution import Distribution
 from patchctl.manifest.series import feature_of
 from patchctl.training.recipes.arithmetic import number
 from patchctl.training.recipes.conditions import ALL, defaults_for, same
-from patchctl.training.recipes.key_list import FOLDER
-from patchctl.training.recipes.keys import read_keys
+from patchctl.training.recipes.keys import FOLDER, read_keys
 from patchctl.training.recipes.read import Recipes, read_recipes
 from patchctl.training.recipes.resolve import RecipeRun, bare, resolve
 from patchctl.training.recipes.shell import override_text

@@ -23,7 +23,7 @@ from pins import newest
 from patchctl.catalog.chosen_release import on_release
 from patchctl.manifest.distribution import Distribution
 from patchctl.training.recipes.conditions import defaults_for, same
-from patchctl.training.recipes.key_list import FOLDER, list_of
+from patchctl.training.recipes.keys import FOLDER, list_of
 from patchctl.training.recipes.read import Recipes, read_recipes
 from patchctl.training.recipes.resolve import RecipeRun, bare, resolve
 from patchctl.training.recipes.shell import override_text

@@ -15,7 +15,7 @@ from distribution import CLOCK, GREETER, REPO, Made, Patch, git, make_distributi
 from json_schema import faults
 from recipes import with_recipes
 
-from patchctl.cli.output_pages import FOLDER, PAGE, outputs
+from patchctl.cli.generated_pages import FOLDER, PAGE, outputs
 
 SCHEMAS = {f"patchctl.{f.stem}/1": json.loads(f.read_bytes()) for f in sorted((REPO / FOLDER).glob("*.json"))}
 

@@ -313,7 +313,7 @@ def test_a_repository_that_names_it_and_cannot_give_it(made: Made) -> None:
 def test_an_archive_that_finds_no_room_is_not_left_out(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
     from patchctl.errors import MachineFailed
     from patchctl.source import package_index
-    from patchctl.source.pipconfig import IndexConfig
+    from patchctl.source.places import IndexConfig
     from patchctl.terminal.progress import SilentProgress
 
     archive(made, "1.1rc2", {"README.md": "again\n"})

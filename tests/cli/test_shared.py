@@ -10,7 +10,7 @@ import pytest
 from distribution import GREETER, Made, git, make_distribution, write_files
 from on_disk import Workspace, snapshot
 
-from patchctl.cluster.payload import distribution_files
+from patchctl.manifest.files import distribution_files
 
 CARRIED = "polite/files/greeter/manners.py"
 

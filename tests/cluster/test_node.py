@@ -17,7 +17,7 @@ from distribution import REPO, Made, git, make_distribution, write_files
 
 from patchctl.cluster import task
 from patchctl.cluster.facts import ApplyOptions, MachineRequest, NodeFacts, Request, facts_of
-from patchctl.cluster.payload import make_payload
+from patchctl.cluster.request import make_payload
 from patchctl.manifest.distribution import Distribution
 
 NAMES = {"greeter": "greeter", "clock": "clock"}

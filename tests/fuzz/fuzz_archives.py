@@ -37,7 +37,7 @@ from patchctl.errors import PatchctlError, SourceUnavailable, Tried
 from patchctl.manifest.types import Sdist
 from patchctl.source.archive import read_archive
 from patchctl.source.package_index import _candidates, _client, _plain_errors
-from patchctl.source.pipconfig import IndexConfig
+from patchctl.source.places import IndexConfig
 from patchctl.terminal.text import visible_line
 
 NAMES: tuple[Any, ...] = (

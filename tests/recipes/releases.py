@@ -12,7 +12,7 @@ import yaml
 
 from patchctl.__main__ import compose
 from patchctl.manifest.distribution import Distribution
-from patchctl.training.recipes.versions import is_of
+from patchctl.training.recipes.conditions import is_of
 
 REPO = Path(__file__).resolve().parents[2]
 

@@ -292,7 +292,7 @@ def _unpacked(box: Box) -> Snapshot:
 def _node(box: Box) -> Callable[[], int]:
     from patchctl.cluster import task
     from patchctl.cluster.facts import ApplyOptions, Request
-    from patchctl.cluster.payload import make_payload
+    from patchctl.cluster.request import make_payload
     from patchctl.manifest.distribution import Distribution
 
     payload = make_payload(Distribution.load(box.made.root)).data

@@ -20,7 +20,6 @@ FOUNDATION = {
     "doc",
     "delta",
     "errors",
-    "exit_codes",
     "process_group",
     "atomic",
     "scratch",
@@ -59,7 +58,6 @@ LAYERS: dict[str, set[str]] = {
     "delta": set(),
     "language": set(),
     "errors": {"doc", "language"},
-    "exit_codes": {"errors"},
     "extension": {"errors"},
     "process_group": set(),
     "atomic": {"errors"},
@@ -71,7 +69,6 @@ LAYERS: dict[str, set[str]] = {
     "patch": {"delta", "errors", "language"},
     "git": {"delta", "errors", "language", "process_group", "atomic"},
     "manifest": FOUNDATION,
-    "output": FOUNDATION | {"manifest"},
     "source": FOUNDATION | {"patch", "git", "manifest"},
     "distributions": SOURCES,
     "stack": SOURCES,
@@ -81,7 +78,7 @@ LAYERS: dict[str, set[str]] = {
     "install": TREES | {"requirements"},
     "bundle": SOURCES | {"stack"},
     "catalog": FOUNDATION | {"patch", "manifest", "stack"},
-    "sbom": TREES | {"distributions", "requirements", "catalog"},
+    "sbom": TREES | {"findings", "distributions", "requirements", "bundle", "catalog"},
     "importing": TREES,
     "pin": SOURCES,
     "drift": SOURCES | {"stack", "catalog"},
@@ -90,14 +87,14 @@ LAYERS: dict[str, set[str]] = {
     "prove": TREES | {"bundle", "catalog", "drift", "rebase"},
     "blame": TREES | {"catalog"},
     "check": TREES | {"findings", "requirements", "bundle", "catalog", "importing", "drift", "prove"},
-    "image": TREES | {"findings", "check"},
+    "image": TREES | {"findings", "sbom", "check"},
     "doctor": TREES | {"findings", "requirements", "bundle"},
     "cluster": TREES | {"findings", "bundle", "check", "doctor"},
-    "report": PATCHING | {"output"},
-    "cli": PATCHING | {"output", "report"},
+    "report": PATCHING,
+    "cli": PATCHING | {"report"},
     "training/models": TREES | {"findings", "check"},
     "training/recipes": TREES | {"findings", "check", "requirements", "training/models"},
-    "training/preflight": PATCHING | {"output", "training/models", "training/recipes"},
+    "training/preflight": PATCHING | {"training/models", "training/recipes"},
     "training/report": PATCHING | {"training/models", "training/recipes", "training/preflight"},
     "training/verbs": PATCHING
     | {"report", "cli", "training/models", "training/recipes", "training/preflight", "training/report"},
@@ -130,13 +127,12 @@ def modules(package: Path) -> dict[str, Path]:
 
 
 def package_of(module: str, package: Path) -> str:
-    """The package that a module counts for: a folder of patchctl/, or of training/; else the module itself."""
+    """The package that a module counts for: a folder of patchctl/, or what has a layer of its own in training/; else the module itself."""
     parts = module.split(".")[1:]
     if not parts:
         return "patchctl"
-    if parts[0] == "training" and len(parts) > 1 and (package / parts[0] / parts[1]).is_dir():
-        return "/".join(parts[:2])
-    return parts[0]
+    below = "/".join(parts[:2])
+    return below if parts[0] == "training" and (below in LAYERS or (package / below).is_dir()) else parts[0]
 
 
 def imports(package: Path) -> list[Import]:

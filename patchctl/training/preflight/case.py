@@ -11,8 +11,7 @@ from patchctl.language import message
 from patchctl.manifest.load import Loaded
 from patchctl.manifest.types import Practice, Requirement
 from patchctl.requirements.sets import NamedSet
-from patchctl.training.models.parameters import Model, UnknownModel, read_model
-from patchctl.training.models.published import PublishedModel
+from patchctl.training.models import Model, PublishedModel, UnknownModel, read_model
 from patchctl.training.preflight import machine as m
 from patchctl.training.preflight.machine import Machine, Smi, smi
 from patchctl.training.recipes.conditions import Facts
@@ -164,3 +163,15 @@ class Case:
         if not isinstance(there, dict):
             return {}
         return there if isinstance(there.get("bytes"), int) and isinstance(there.get("kind"), str) else None
+
+
+@dataclass(frozen=True)
+class About:
+    """Findings of one check. `names`: as printed, or a text that says what they are named after. `of`: what is looked at; `wrong`:
+    when it blocks, or warns; `source`: documents, by their number, and issues, as PROJECT#NUMBER. All is Markdown of a page in docs/."""
+
+    area: str
+    names: tuple[str, ...] | str
+    of: str
+    wrong: str
+    source: str = ""

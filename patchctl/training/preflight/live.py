@@ -20,7 +20,7 @@ from patchctl.doctor.runtime import cann_file, driver_file
 from patchctl.errors import PatchctlError
 from patchctl.language import message
 from patchctl.manifest.distribution import Distribution
-from patchctl.output import to_json
+from patchctl.manifest.typeinfo import to_json
 from patchctl.terminal.text import one_line, redact_text
 from patchctl.training.preflight import machine as m
 from patchctl.training.preflight.caches import caches_json, find_caches

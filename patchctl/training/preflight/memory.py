@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from patchctl.training.models.parameters import Experts, Model, Split, tensors
+from patchctl.training.models import Experts, Model, Split, tensors
 from patchctl.training.recipes.conditions import Facts
 
 BF16 = 2

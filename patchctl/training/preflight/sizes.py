@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 
 from patchctl.language import message
-from patchctl.training.models.parameters import Model
+from patchctl.training.models import Model
 from patchctl.training.preflight.case import Case
 from patchctl.training.preflight.memory import (
     BF16,

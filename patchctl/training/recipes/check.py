@@ -24,8 +24,7 @@ from patchctl.requirements.lockfile import dependencies, imported
 from patchctl.requirements.sets import NamedSet
 from patchctl.stack.patches import StackPatch
 from patchctl.training.recipes.arithmetic import BadExpression
-from patchctl.training.recipes.key_list import FOLDER
-from patchctl.training.recipes.keys import read_keys, unknown_keys
+from patchctl.training.recipes.keys import FOLDER, read_keys, unknown_keys
 from patchctl.training.recipes.read import Recipes, read_recipes
 from patchctl.training.recipes.resolve import RecipeRun, resolve
 from patchctl.training.recipes.rules import Broken, Switch, broken_rules, sample_facts, verdict, wrong_needs

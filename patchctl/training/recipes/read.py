@@ -17,8 +17,8 @@ from patchctl.manifest.distribution import Distribution
 from patchctl.manifest.load import Loaded, read
 from patchctl.manifest.types import Profile
 from patchctl.training.recipes import conditions
+from patchctl.training.recipes.conditions import true_of, versions_of
 from patchctl.training.recipes.types import Recipe, Rules
-from patchctl.training.recipes.versions import true_of, versions_of
 
 FOLDER = Path("manifests") / "recipes"
 RULES = Path("manifests") / "rules.yaml"

@@ -10,10 +10,9 @@ from patchctl.errors import Where
 from patchctl.manifest.diagnostics import did_you_mean
 from patchctl.manifest.load import Loaded
 from patchctl.training.recipes.arithmetic import BadExpression
-from patchctl.training.recipes.conditions import Facts, defaults_for, misses, names_in, renamed_in, same
+from patchctl.training.recipes.conditions import FACT, Facts, defaults_for, misses, names_in, renamed_in, same, true_of
 from patchctl.training.recipes.resolve import COMMAND_LINE, RecipeRun, Resolved, bare
 from patchctl.training.recipes.types import RecipeRule, Rules
-from patchctl.training.recipes.versions import FACT, true_of
 
 CONFIG = "ppo_trainer"  # what a sample that names no configuration is checked against
 _OFF = ("false", "null", "0")

@@ -64,8 +64,7 @@ def preflight(
     Exit code 1 when a node is not ready, differs in what has to be alike, or does not answer.
     """
     from patchctl.cluster.fanout import NoAnswer, joined
-    from patchctl.cluster.payload import make_payload
-    from patchctl.cluster.request import plain_request
+    from patchctl.cluster.request import make_payload, plain_request
     from patchctl.findings import Shown
     from patchctl.training.preflight.readiness import readiness
     from patchctl.training.report.preflight import readiness_output, readiness_text

@@ -93,8 +93,7 @@ class RecipeBook:
 
     def totals(self, run: RecipeRun) -> Totals:
         """What the run comes to, with checkpoints of the size that the profile's model has."""
-        from patchctl.training.models.parameters import read_model
-        from patchctl.training.models.published import model_of, read_models
+        from patchctl.training.models import model_of, read_model, read_models
         from patchctl.training.preflight.memory import bytes_of_checkpoint
         from patchctl.training.recipes.rules import facts_of
         from patchctl.training.recipes.totals import totals_of

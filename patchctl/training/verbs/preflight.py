@@ -181,7 +181,7 @@ def variables_of(app: App, run: RecipeRun) -> frozenset[str]:
 
 def case_of(app: App, run: RecipeRun, machine: Machine, mean_tokens: int | None) -> Case:
     from patchctl.requirements.sets import set_of
-    from patchctl.training.models.published import model_of, read_models
+    from patchctl.training.models import model_of, read_models
     from patchctl.training.preflight.case import MEAN_TOKENS, Case
     from patchctl.training.recipes.check import features_and_switches
     from patchctl.training.recipes.totals import mean_length

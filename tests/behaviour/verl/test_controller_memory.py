@@ -12,7 +12,7 @@ import pytest
 from harness import Upstream
 from models import TinyModels
 
-from patchctl.training.preflight.controller import FLOAT32, Lengths, Sharing, Switches, controller
+from patchctl.training.preflight.checks.ray import FLOAT32, Lengths, Sharing, Switches, controller
 
 pytestmark = pytest.mark.stack("verl", "<0.9")
 

@@ -16,9 +16,9 @@ from source_builders import IndexServer, demo_stack, demo_upstream, sha256
 
 from patchctl.errors import SourceMismatch
 from patchctl.manifest.types import Sdist
-from patchctl.source import pipconfig
 from patchctl.source.archive import read_archive
 from patchctl.source.obtain import obtain_form
+from patchctl.source.places import IndexConfig
 from patchctl.source.types import ArchiveLimits, SourceOptions
 from patchctl.terminal.progress import SilentProgress
 
@@ -373,7 +373,7 @@ def test_a_pinned_hostile_archive_never_reaches_the_cache(
         through.size = 1
         out.addfile(through, io.BytesIO(b"x"))
     index.offer("demo-1.0.tar.gz", raw.getvalue())
-    monkeypatch.setattr("patchctl.source.package_index.machine_config", lambda: pipconfig.IndexConfig((index.simple,)))
+    monkeypatch.setattr("patchctl.source.package_index.machine_config", lambda: IndexConfig((index.simple,)))
     stack = demo_stack(sdist=Sdist(version="1.0", sha256=sha256(raw.getvalue())))
     with pytest.raises(SourceMismatch, match=r"demo-1\.0/link: a symbolic link"):
         obtain_form("sdist", demo_upstream(sdist="demo"), stack, options, SilentProgress())

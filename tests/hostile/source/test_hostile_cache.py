@@ -15,9 +15,9 @@ from patchctl.git.catfile import ObjectReader
 from patchctl.git.objects import TreeBuilder, TreeEntry
 from patchctl.git.pack import PackWriter
 from patchctl.manifest.types import Sdist
-from patchctl.source import pipconfig
 from patchctl.source.intact import check_base
 from patchctl.source.obtain import obtain
+from patchctl.source.places import IndexConfig
 from patchctl.source.types import Base, SourceOptions
 from patchctl.terminal.progress import SilentProgress
 
@@ -35,7 +35,7 @@ def base(
     monkeypatch: pytest.MonkeyPatch,
 ) -> Base:
     index.offer("demo-1.0.tar.gz", ARCHIVE)
-    monkeypatch.setattr("patchctl.source.package_index.machine_config", lambda: pipconfig.IndexConfig((index.simple,)))
+    monkeypatch.setattr("patchctl.source.package_index.machine_config", lambda: IndexConfig((index.simple,)))
     stack = demo_stack(repo.commit, repo.tree, Sdist(version="1.0", sha256=sha256(ARCHIVE)))
     wanted = replace(options, source=request.param, mirrors={"demo": [str(repo.path)]})
     made = obtain(demo_upstream(sdist="demo"), stack, wanted, SilentProgress())

@@ -13,7 +13,7 @@ from source_builders import Answer, IndexServer, sdist_members, sha256, tar_gz
 from patchctl.errors import SourceMismatch, Tried
 from patchctl.manifest.types import Sdist
 from patchctl.source.package_index import download
-from patchctl.source.pipconfig import IndexConfig
+from patchctl.source.places import IndexConfig
 from patchctl.terminal.progress import SilentProgress
 
 pytestmark = pytest.mark.family("Fetch")

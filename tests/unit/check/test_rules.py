@@ -17,6 +17,7 @@ def reported() -> set[str]:
     packages = [
         Path(check.__file__).parent,
         Path(check.__file__).parents[1] / "image",
+        Path(check.__file__).parents[1] / "sbom",
         Path(check.__file__).parents[1] / "training" / "recipes",
     ]
     for file in (file for package in packages for file in package.glob("*.py")):

@@ -61,7 +61,7 @@ def _config(positions: int) -> str:
 
     from patchctl.__main__ import compose
     from patchctl.manifest.distribution import Distribution
-    from patchctl.training.models.published import read_models
+    from patchctl.training.models import read_models
 
     compose()  # for what training has in manifests/: a script has no other who does
     config: dict[str, Any] = dict(read_models(Distribution.load(REPOSITORY)).models["Qwen3-235B-A22B"].config)

@@ -11,7 +11,7 @@ from pins import distribution, newest, on, recipes, recipes_on
 
 from patchctl.findings import Finding
 from patchctl.requirements.sets import set_of
-from patchctl.training.models.published import model_of, read_models
+from patchctl.training.models import model_of, read_models
 from patchctl.training.preflight.case import MEAN_TOKENS, Case
 from patchctl.training.preflight.checks import all_findings
 from patchctl.training.preflight.machine import Machine, recorded

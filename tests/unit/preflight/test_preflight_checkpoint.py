@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from patchctl.training.models.parameters import read_model
+from patchctl.training.models import read_model
 from patchctl.training.preflight.memory import bytes_of_checkpoint
 from patchctl.training.recipes.conditions import Facts
 

@@ -36,8 +36,8 @@ from patchctl.training.preflight.case import Case
 from patchctl.training.preflight.checks import all_findings
 from patchctl.training.preflight.checks.devices import check_devices
 from patchctl.training.preflight.checks.host import check_host
+from patchctl.training.preflight.checks.ray import controller_of
 from patchctl.training.preflight.checks.software import old_caches
-from patchctl.training.preflight.controller import controller_of
 from patchctl.training.preflight.machine import PROBES, Machine, recorded
 from patchctl.training.recipes.arithmetic import sides
 from patchctl.training.recipes.read import read_recipes

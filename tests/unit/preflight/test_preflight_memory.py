@@ -11,7 +11,7 @@ import pytest
 from preflight_cases import case_of
 from test_preflight_model import model
 
-from patchctl.training.models.parameters import Model
+from patchctl.training.models import Model
 from patchctl.training.preflight.memory import (
     BF16,
     FP32,

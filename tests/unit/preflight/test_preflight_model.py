@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 from pins import distribution
 
-from patchctl.training.models.parameters import Model, UnknownModel, read_model, tensors
-from patchctl.training.models.published import read_models
+from patchctl.training.models import Model, UnknownModel, read_model, read_models, tensors
 from patchctl.training.recipes.read import read_recipes
 
 MODELS = read_models(distribution()).models

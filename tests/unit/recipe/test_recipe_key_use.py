@@ -11,10 +11,9 @@ from pathlib import Path
 import pytest
 from pins import distribution, recipes
 
-from patchctl.training.recipes.conditions import names_in, renamed_in
-from patchctl.training.recipes.key_list import FOLDER, KeyList, list_of
+from patchctl.training.recipes.conditions import names_in, renamed_in, true_of, version_of
+from patchctl.training.recipes.keys import FOLDER, KeyList, list_of
 from patchctl.training.recipes.types import Condition
-from patchctl.training.recipes.versions import true_of, version_of
 
 REPOSITORY = Path(__file__).parents[3]
 DIST = distribution()

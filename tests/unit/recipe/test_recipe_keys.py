@@ -14,8 +14,7 @@ import pytest
 from pins import distribution, newest, on, recipes, recipes_on
 
 from patchctl.errors import BadManifest
-from patchctl.training.recipes.key_list import FOLDER
-from patchctl.training.recipes.keys import KnownKeys, read_keys, unknown_keys
+from patchctl.training.recipes.keys import FOLDER, KnownKeys, read_keys, unknown_keys
 from patchctl.training.recipes.resolve import Given, RecipeRun, resolve
 
 REPOSITORY = Path(__file__).parents[3]

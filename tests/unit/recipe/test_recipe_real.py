@@ -10,12 +10,12 @@ from packaging.specifiers import SpecifierSet
 from pins import distribution, newest, on, recipes, recipes_on
 
 from patchctl.errors import WrongUse
-from patchctl.training.models.published import model_of, read_models
+from patchctl.training.models import model_of, read_models
 from patchctl.training.recipes.check import features_and_switches
+from patchctl.training.recipes.conditions import version_of
 from patchctl.training.recipes.read import FOLDER
 from patchctl.training.recipes.resolve import Given, RecipeRun, resolve
 from patchctl.training.recipes.rules import broken_rules, sample_facts, verdict
-from patchctl.training.recipes.versions import version_of
 
 REPOSITORY = Path(__file__).parents[3]
 DIST = distribution()

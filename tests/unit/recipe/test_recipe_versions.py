@@ -12,12 +12,11 @@ from pins import distribution, newest, oldest, recipes_on
 
 from patchctl.manifest.load import read
 from patchctl.manifest.types import Pin, Sdist, Stack
-from patchctl.training.recipes.conditions import faults
+from patchctl.training.recipes.conditions import faults, table_of, true_of, version_of
 from patchctl.training.recipes.read import RULES, Recipes
 from patchctl.training.recipes.resolve import Given, RecipeRun, resolve
 from patchctl.training.recipes.rules import broken_rules, facts_of
 from patchctl.training.recipes.types import Rules
-from patchctl.training.recipes.versions import table_of, true_of, version_of
 
 REPOSITORY = Path(__file__).parents[3]
 DIST = distribution()

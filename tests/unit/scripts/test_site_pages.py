@@ -10,11 +10,11 @@ from pins import REPO
 
 from patchctl.manifest.distribution import Distribution
 from patchctl.stack.patches import load_patch
-from patchctl.training.report.feature_rules import rules_of_features
 from patchctl.training.report.recipes import recipe_rows
 
 sys.path.insert(0, str(REPO / "scripts"))
 
+from feature_pages import rules_of_features
 from site_pages import DOCS, commands, features, rewrite, with_anchors_of
 
 PAGE = DOCS / "ci.md"

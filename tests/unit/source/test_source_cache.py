@@ -27,10 +27,10 @@ from source_builders import (
 
 from patchctl.errors import SourceMismatch, WrongUse
 from patchctl.manifest.types import Sdist
-from patchctl.source import pipconfig
 from patchctl.source.cache import BaseRecord, entries, new_repository, place, seal, staging
 from patchctl.source.intact import check_base
 from patchctl.source.obtain import obtain
+from patchctl.source.places import IndexConfig
 from patchctl.source.types import Base, SourceOptions
 from patchctl.terminal.progress import SilentProgress
 
@@ -119,7 +119,7 @@ def test_a_download_that_is_killed_leaves_nothing(
     process.wait()
     assert entries(options.cache) == [] and not (options.cache / "sdist").exists()
     index.answers["/files/demo-1.0.tar.gz"] = whole
-    monkeypatch.setattr("patchctl.source.package_index.machine_config", lambda: pipconfig.IndexConfig((index.simple,)))
+    monkeypatch.setattr("patchctl.source.package_index.machine_config", lambda: IndexConfig((index.simple,)))
     base = obtain(demo_upstream(sdist="demo"), demo_stack(sdist=PINNED), options, SilentProgress())
     check_base(base)
 

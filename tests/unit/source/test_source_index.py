@@ -18,7 +18,7 @@ from source_builders import Answer, IndexServer, index_server, sdist_members, sh
 from patchctl.errors import SourceMismatch, Tried, WrongUse
 from patchctl.manifest.types import Sdist
 from patchctl.source.package_index import download
-from patchctl.source.pipconfig import IndexConfig
+from patchctl.source.places import IndexConfig
 from patchctl.source.types import Download
 from patchctl.terminal.progress import SilentProgress
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from patchctl.source.pipconfig import PYPI, IndexConfig, from_settings, machine_config, read_config
+from patchctl.source.places import PYPI, IndexConfig, from_settings, machine_config, read_config
 
 
 def environment(tmp_path: Path, conf: str, **variables: str) -> dict[str, str]:

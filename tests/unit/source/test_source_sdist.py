@@ -21,10 +21,10 @@ from source_builders import (
 
 from patchctl.errors import BadManifest, SourceMismatch, SourceUnavailable
 from patchctl.manifest.types import Sdist
-from patchctl.source import pipconfig
 from patchctl.source.cache import entries, kept_archive
 from patchctl.source.intact import check_base
 from patchctl.source.obtain import obtain, obtain_form
+from patchctl.source.places import IndexConfig
 from patchctl.source.types import Base, SourceOptions
 from patchctl.terminal.progress import SilentProgress
 
@@ -35,7 +35,7 @@ GENERATED = ("demo/_version.py",)
 
 @pytest.fixture(autouse=True)
 def pip_knows_the_index(index: IndexServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    config = pipconfig.IndexConfig((index.simple,))
+    config = IndexConfig((index.simple,))
     monkeypatch.setattr("patchctl.source.package_index.machine_config", lambda: config)
 
 

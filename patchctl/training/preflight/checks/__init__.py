@@ -8,8 +8,7 @@ from dataclasses import replace
 
 from patchctl.findings import Finding, looked_at
 from patchctl.language import message
-from patchctl.training.preflight.about import About
-from patchctl.training.preflight.case import Case
+from patchctl.training.preflight.case import About, Case
 from patchctl.training.preflight.checks import (
     device_memory,
     devices,

@@ -7,9 +7,8 @@ from collections.abc import Iterator
 from patchctl.findings import Finding, looked_at
 from patchctl.language import Translatable, joined, message
 from patchctl.terminal.progress import size_text
-from patchctl.training.models.parameters import Model, UnknownModel, context_length
-from patchctl.training.preflight.about import About
-from patchctl.training.preflight.case import Case
+from patchctl.training.models import Model, UnknownModel, context_length
+from patchctl.training.preflight.case import About, Case
 from patchctl.training.preflight.checks.host import host_memory
 from patchctl.training.preflight.memory import (
     BF16,

@@ -10,8 +10,7 @@ from patchctl.language import joined, message
 from patchctl.terminal.progress import size_text
 from patchctl.terminal.text import abridged
 from patchctl.training.preflight import machine as m
-from patchctl.training.preflight.about import About
-from patchctl.training.preflight.case import Case
+from patchctl.training.preflight.case import About, Case
 from patchctl.training.preflight.machine import Device, Smi
 
 # An idle chip shows 2.9 to 3.5 GB of 64 in use (vllm-project/vllm-ascend #5588, #2534): a tenth is someone's process.

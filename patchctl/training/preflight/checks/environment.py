@@ -12,8 +12,7 @@ from patchctl.language import joined, message
 from patchctl.manifest.types import Named
 from patchctl.terminal.text import one_line
 from patchctl.training.preflight import machine as m
-from patchctl.training.preflight.about import About
-from patchctl.training.preflight.case import Case
+from patchctl.training.preflight.case import About, Case
 from patchctl.training.recipes.arithmetic import BadExpression
 from patchctl.training.recipes.conditions import Facts, names_in
 from patchctl.training.recipes.resolve import Resolved

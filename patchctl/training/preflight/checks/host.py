@@ -12,11 +12,10 @@ from patchctl.doctor.runtime import info_version
 from patchctl.findings import Finding, looked_at
 from patchctl.language import joined, message
 from patchctl.terminal.progress import size_text
-from patchctl.training.models.parameters import Model
+from patchctl.training.models import Model
 from patchctl.training.preflight import machine as m
-from patchctl.training.preflight.about import About
-from patchctl.training.preflight.case import Case
-from patchctl.training.preflight.controller import V1, controller_of
+from patchctl.training.preflight.case import About, Case
+from patchctl.training.preflight.checks.ray import V1, controller_of
 from patchctl.training.preflight.machine import (
     huge_pages,
     limit,

@@ -11,8 +11,7 @@ from patchctl.findings import Finding, looked_at
 from patchctl.language import joined, message
 from patchctl.terminal.text import abridged
 from patchctl.training.preflight import machine as m
-from patchctl.training.preflight.about import About
-from patchctl.training.preflight.case import Case
+from patchctl.training.preflight.case import About, Case
 from patchctl.training.preflight.machine import (
     DevicePort,
     Interface,

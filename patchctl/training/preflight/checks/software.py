@@ -17,9 +17,8 @@ from patchctl.requirements.interpreter import PackageDifference, RequiredPackage
 from patchctl.requirements.lockfile import this_platform
 from patchctl.terminal.progress import size_text
 from patchctl.training.preflight import machine as m
-from patchctl.training.preflight.about import About
 from patchctl.training.preflight.caches import Cache, caches_of
-from patchctl.training.preflight.case import Case
+from patchctl.training.preflight.case import About, Case
 from patchctl.training.preflight.machine import packages, python_version, same_name
 from patchctl.training.preflight.sizes import ROLLOUT
 

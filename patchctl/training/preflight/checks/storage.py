@@ -9,10 +9,9 @@ from collections.abc import Iterator
 from patchctl.findings import Finding, looked_at
 from patchctl.language import Translatable, joined, message
 from patchctl.terminal.progress import size_text
-from patchctl.training.models.parameters import Model
+from patchctl.training.models import Model
 from patchctl.training.preflight import machine as m
-from patchctl.training.preflight.about import About
-from patchctl.training.preflight.case import Case
+from patchctl.training.preflight.case import About, Case
 from patchctl.training.preflight.machine import Mount, mount_of, mounts
 from patchctl.training.preflight.memory import BF16, bytes_of_checkpoint, trains_adapters
 from patchctl.training.recipes.totals import totals_of

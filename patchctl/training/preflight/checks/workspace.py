@@ -11,8 +11,7 @@ from patchctl.language import Translatable, joined, message
 from patchctl.manifest.types import profile_options
 from patchctl.terminal.text import abridged, patch_count
 from patchctl.training.preflight import machine as m
-from patchctl.training.preflight.about import About
-from patchctl.training.preflight.case import Case
+from patchctl.training.preflight.case import About, Case
 from patchctl.training.preflight.machine import records
 from patchctl.workspace.status import DIFFERS
 

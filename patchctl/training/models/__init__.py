@@ -1,1 +1,0 @@
-"""What trained models are: their published sizes, and the parameters counted from a configuration."""
