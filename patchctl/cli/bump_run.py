@@ -88,8 +88,16 @@ def begin(
     unavailable = dict[str, str]()
     moves = find_moves(drifting, stacks, only, old.python, unavailable if skip_unavailable else None)
     drifting.progress.finish()
-    state = BumpState(old.name, to, moves, prove, unavailable=unavailable, branch=place)
-    state = replace(state, source=sources.source, mirrors=sources.kept())
+    state = BumpState(
+        old.name,
+        to,
+        moves,
+        prove,
+        unavailable=unavailable,
+        branch=place,
+        source=sources.source,
+        mirrors=sources.kept(),
+    )
     if dry_run or not moves:
         drifts = {m.upstream: drifting.stack(stacks[m.upstream], [m.to]).releases[0] for m in moves}
         drifting.progress.finish()
