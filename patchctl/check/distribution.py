@@ -31,7 +31,7 @@ from patchctl.manifest.types import Stack
 from patchctl.prove.new import MARKER
 from patchctl.requirements.declared import FILE, read_declared, stale
 from patchctl.requirements.interpreter import RequiredPackages, contradictions
-from patchctl.requirements.lockfile import inputs_of, lock_path, runtime_pins
+from patchctl.requirements.lockfile import PROFILE, inputs_of, lock_path
 from patchctl.requirements.lockfile import read_lock as read_requirements_lock
 from patchctl.requirements.sets import NamedSet, all_sets
 from patchctl.source.types import SourceOptions
@@ -256,7 +256,7 @@ def _requirement_locks(dist: Distribution, named: NamedSet) -> Iterator[Finding]
     for reason in stale(dist, named, declared):
         yield Finding("requirements-lock", f"not what the trees declare: {reason}: {_RELOCK}", str(named.folder / FILE))
     inputs = inputs_of(dist, named, declared)
-    pins, found = runtime_pins(dist, named.profiles[0]), dict[str, None]()
+    pins, found = inputs.by_origin[PROFILE], dict[str, None]()
     for platform in PLATFORMS:
         file = str(lock_path(named, platform))
         try:
