@@ -16,7 +16,7 @@ from patchctl.atomic import make_folder, replace_file
 from patchctl.catalog.evidence import Evidence
 from patchctl.doc import Doc
 from patchctl.drift.drift import Drifting
-from patchctl.drift.outdated import companions_of
+from patchctl.drift.outdated import companions_of, is_pinned, is_same, named_by, pinned_as
 from patchctl.errors import BadManifest, SourceUnavailable, WrongUse
 from patchctl.git.branch import Branch
 from patchctl.manifest.diagnostics import quoted
@@ -58,7 +58,8 @@ class BumpState:
     """A bump under way. `stacks` are the new stacks by upstream, as soon as their rebase has begun. Of those that arrived: `merges`,
     how each patch did, by upstream and feature, and `open`, what a person has to look at. `told`: the run has stopped at
     imports that nothing provides, which are `imports`; `asked`: at files that could not be made. `unavailable`: upstreams that
-    stay because their sources cannot be had, with the reason. `branch`: that of the distribution's own git which all is done on.
+    stay because their sources cannot be had, with the reason. `apart`: revisions that files name and the release will not have, a line
+    each. `branch`: that of the distribution's own git which all is done on.
     `source` and `mirrors` are the options of that name, for a run that is not given them: NAME=URL, none with credentials."""
 
     release: str
@@ -72,6 +73,7 @@ class BumpState:
     imports: list[str] = field(default_factory=list)
     asked: bool = False
     unavailable: dict[str, str] = field(default_factory=dict)
+    apart: list[str] = field(default_factory=list)
     branch: Branch | None = None
     source: Literal["auto", "git", "sdist"] = "auto"
     mirrors: tuple[str, ...] = ()
@@ -175,6 +177,25 @@ def find_moves(
                     _check_available(drifting, stacks[name], revision)
                     moves[name] = StackMove(name, stacks[name].name, revision, f"{move.upstream} {move.to} names it")
     return [moves[name] for name in stacks if name in moves]
+
+
+def moved_apart(drifting: Drifting, stacks: Mapping[str, Stack], moves: Sequence[StackMove]) -> list[str]:
+    """Return what the files of stacks name of upstreams that move without them, or that they move without, a line each."""
+    to = {move.upstream: move.to for move in moves}
+    found = list[str]()
+    for name, stack in stacks.items():
+        named = named_by(drifting, stack, to.get(name))
+        own = f"{name} {to.get(name) or pinned_as(stack)}"
+        for other, revision in named.items():
+            if other not in stacks or not {name, other} & to.keys():
+                continue
+            if other in to:
+                if not is_same(to[other], revision):
+                    found.append(f"{own} names {other} {revision}, and {other} moves to {to[other]}")
+            elif not is_pinned(drifting, stacks[other], revision):
+                stays = f"{other} stays at {pinned_as(stacks[other])}"
+                found.append(f"{own} names {other} {revision}, and {stays}: `--only {other}@{revision}` moves it too")
+    return found
 
 
 @contextmanager

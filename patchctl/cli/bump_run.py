@@ -16,6 +16,7 @@ from patchctl.bump import (
     compare_stacks,
     find_moves,
     make_file,
+    moved_apart,
     newest_release,
     next_point,
     own_requirements,
@@ -87,6 +88,7 @@ def begin(
     drifting = Drifting(dist, options, app.progress(as_json))
     unavailable = dict[str, str]()
     moves = find_moves(drifting, stacks, only, old.python, unavailable if skip_unavailable else None)
+    apart = moved_apart(drifting, stacks, moves)
     drifting.progress.finish()
     state = BumpState(
         old.name,
@@ -94,6 +96,7 @@ def begin(
         moves,
         prove,
         unavailable=unavailable,
+        apart=apart,
         branch=place,
         source=sources.source,
         mirrors=sources.kept(),
@@ -104,7 +107,7 @@ def begin(
         efforts = {u: effort(drift) for u, drift in drifts.items()}
         data = BumpOutput(old.name, to, moves, "dry run" if moves else "nothing to move", efforts=efforts)
         states = {u: {p.feature: p.state for p in drift.patches} for u, drift in drifts.items()}
-        data = replace(data, unavailable=unavailable, states=states)
+        data = replace(data, unavailable=unavailable, apart=apart, states=states)
         app.emit("bump", data, lambda style: moves_text(state, style, efforts, states), as_json)
         return DONE
     with exclusive_writer(dist.root):
@@ -242,8 +245,9 @@ class _Bump:
     def _output(self, status: str, **more: Any) -> BumpOutput:
         state = self.state
         report = self.dist.root / "edit" / f"bump-{state.new}.md"
-        known: dict[str, Any] = {"stacks": state.stacks, "unavailable": state.unavailable, "report": report}
-        return BumpOutput(state.release, state.new, state.moves, status, branch=_name_of(state.branch), **known, **more)
+        known: dict[str, Any] = {"stacks": state.stacks, "unavailable": state.unavailable, "apart": state.apart}
+        known |= {"branch": _name_of(state.branch), "report": report}
+        return BumpOutput(state.release, state.new, state.moves, status, **known, **more)
 
     def _emit(
         self,

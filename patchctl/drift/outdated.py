@@ -66,7 +66,7 @@ def outdated(
     fetched. Raises SourceUnavailable if no source of any upstream can be queried.
     """
     of = {s.upstream: s for s in stacks}
-    named = {s.upstream: _pinned_companions(drifting, s) if drift else {} for s in stacks}
+    named = {s.upstream: named_by(drifting, s) if drift else {} for s in stacks}
     followed = {u: revision for said in named.values() for u, revision in said.items()}
     found, missing = [], list[SourceUnavailable]()
     for stack in stacks:
@@ -74,7 +74,7 @@ def outdated(
         try:
             newest = drifting.releases_of(stack).newest(python)
             kinds = {**newest.by_kind}
-            if (branch := followed.get(stack.upstream)) and _pinned(drifting, stack, branch) is False:
+            if (branch := followed.get(stack.upstream)) and is_pinned(drifting, stack, branch) is False:
                 kinds.setdefault(BRANCH, branch)
             has_repository = drifting.dist.upstream(stack.upstream).git or drifting.options.mirrors.get(stack.upstream)
             archived = newest.archived if has_repository else ()
@@ -83,7 +83,7 @@ def outdated(
                 drifts = drifting.stack(stack, [one.name for one in newer]).releases
                 newer = tuple(_with_effort(*pair) for pair in zip(newer, drifts, strict=True))
             companions = tuple(
-                Companion(u, revision, _pinned(drifting, of[u], revision))
+                Companion(u, revision, is_pinned(drifting, of[u], revision))
                 for u, revision in named[stack.upstream].items()
                 if u in of
             )
@@ -98,11 +98,13 @@ def outdated(
     return found
 
 
-def _pinned_companions(drifting: Drifting, stack: Stack) -> Mapping[str, str]:
-    """Return the revisions of other upstreams named in the pinned files; empty if the source is unavailable."""
-    upstream = drifting.dist.upstream(stack.upstream)
+def named_by(drifting: Drifting, stack: Stack, revision: str | None = None) -> Mapping[str, str]:
+    """Return the revisions of other upstreams named in the files of a revision [default: the pin]; empty if it is unavailable."""
+    upstream, releases = drifting.dist.upstream(stack.upstream), drifting.releases_of(stack)
+    if upstream.companions is None:
+        return {}
     try:
-        return companions_of(upstream, drifting.releases_of(stack).base()) if upstream.companions else {}
+        return companions_of(upstream, releases.base() if revision is None else releases.named([revision])[0])
     except SourceUnavailable:
         return {}
 
@@ -125,9 +127,19 @@ def _numbers(path: str) -> list[int]:
     return [int(number) for number in re.findall(r"\d+", path)]
 
 
-def _pinned(drifting: Drifting, stack: Stack, revision: str) -> bool | None:
+def pinned_as(stack: Stack) -> str:
+    """The pin as a person names it."""
+    return stack.pin.tag or stack.name
+
+
+def is_same(one: str, other: str) -> bool:
+    """Whether two names are of one release: v1.2.0 is 1.2.0."""
+    return one == other or [] != _numbers(one) == _numbers(other)
+
+
+def is_pinned(drifting: Drifting, stack: Stack, revision: str) -> bool | None:
     """Whether a stack is pinned to the head of this tag or branch."""
-    if revision == stack.pin.tag:
+    if is_same(revision, pinned_as(stack)):
         return True
     commit = drifting.releases_of(stack).commit_of(revision)
     return None if commit is None else commit == stack.pin.commit

@@ -71,6 +71,10 @@ class BumpOutput:
         Mapping[str, str],
         Doc("`--skip-unavailable`: upstreams that stay because their sources cannot be had, with the reason"),
     ] = field(default_factory=dict)
+    apart: Annotated[
+        Sequence[str],
+        Doc("revisions of other upstreams that files of the release's stacks name and it has not, one per line"),
+    ] = ()
     unmade: Annotated[
         Sequence[str], Doc("files of new stacks that no program could make here, each with the command and the reason")
     ] = ()
@@ -94,6 +98,7 @@ class BumpOutput:
     def lists(self) -> Iterator[tuple[str, str, Sequence[str]]]:
         """Yield what a person has to know beside the patches: the title in the report, the word on a terminal, and the lines."""
         yield "Stays, as its sources could not be had", "stays", [*self.unavailable.values()]
+        yield "Belongs together and is apart", "apart", self.apart
         yield "Requirements that changed", "requirement", self.requirements
         yield "Imports that nothing provides", "import", self.imports
         yield "Drop-When met", "may go", self.met
@@ -117,6 +122,7 @@ def moves_text(
             names = ", ".join(feature for feature, state in states[move.upstream].items() if state == word)
             yield f"    {word}: {number}, {names}"
     yield from (style.bad(f"  stays: {one_line(why)}") for why in state.unavailable.values())
+    yield from (style.note(f"  apart: {one_line(what)}") for what in state.apart)
     if not state.moves:
         yield "`patchctl outdated` says what is newer; --only UPSTREAM moves one that no other upstream's files name"
 

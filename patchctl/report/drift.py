@@ -339,6 +339,7 @@ def outdated_text(found: OutdatedOutput, style: Style) -> Iterator[str]:
     verb = "has" if 1 in (len(new), len(found.stacks)) else "have"
     yield style(f"{where}{len(new)} of {counted(len(found.stacks), 'upstream')} {verb} something newer", bold=True)
     width = max((len(n.name) for one in new for n in one.newer), default=0)
+    held = {c.upstream: f"{one.upstream}/{one.stack}" for one in found.stacks for c in one.companions if c.pinned}
     for one in found.stacks:
         yield f"{one.upstream}/{one.stack}" + ("" if one.newer or one.unavailable else "  up to date")
         yield from (
@@ -351,11 +352,13 @@ def outdated_text(found: OutdatedOutput, style: Style) -> Iterator[str]:
         yield from (f"  tried {visible_line(t.place)}: {one_line(t.reason)}" for t in one.unavailable)
         if one.newer and one.upstream in found.stays:
             yield f"  stays: {one_line(found.stays[one.upstream])}"
+        elif one.newer and one.upstream in held:
+            yield f"  held: {held[one.upstream]} asks for the pinned one"
         yield from (f"  asks for {_companion(c, style)}" for c in one.companions)
     moving = [one for one in new if one.upstream not in found.stays]
     efforts = [(_LEAST.index(n.effort), one, n) for one in moving for n in one.newer if n.effort in _LEAST]
-    if efforts:
-        _, one, first = min(efforts, key=lambda row: row[0])
+    if free := [row for row in efforts if row[1].upstream not in held]:
+        _, one, first = min(free, key=lambda row: row[0])
         name = visible_line(first.name) + (" --source sdist" if first.archived else "")
         # What belongs together moves together, where all that is newer may move, and from git.
         together = (

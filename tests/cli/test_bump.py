@@ -121,6 +121,18 @@ def test_pairs_move_together_and_the_release_is_whole(made: Made) -> None:
     assert not (made.root / "edit/.bump.json").exists()
 
 
+def test_what_moves_without_its_pair_is_told(made: Made) -> None:
+    both_go_on(made)
+    told = "clock v3 names greeter v1.5, and greeter stays at v1: `--only greeter@v1.5` moves it too"
+    assert begin(made, "--only", "clock", "--dry-run", code=0)["apart"] == [told]
+    assert begin(made, "--only", "clock", "--only", "greeter@1.5", "--dry-run", code=0)["apart"] == []
+    stays = begin(made, "--only", "greeter@v2", "--dry-run", code=0)["apart"]
+    assert stays == ["clock v2 names greeter v1, and greeter moves to v2"]
+    assert f"  apart: {told}\n" in made.patchctl("bump", "2001.01", "--only", "clock", "--dry-run").stdout
+    found = begin(made, "--only", "clock", code=20)
+    assert found["apart"] == [told] and f"- {told}\n" in Path(found["report"]).read_text()
+
+
 def test_what_a_bump_cannot_write_is_named(made: Made) -> None:
     both_go_on(made)
     write_files(made.root, {"patches/greeter/v1/polite/0009-feature-polite.patch": "left by an edit\n"})

@@ -109,8 +109,9 @@ def test_the_next_command_makes_the_release(archived: bool, made: Made) -> None:
     assert "greeter: v2" in (made.root / "manifests/releases/2001.01.1.yaml").read_text()
 
 
-def test_the_next_command_moves_together_what_belongs_together(tmp_path: Path) -> None:
-    """clock's Dockerfile names a greeter: where both have something newer, bump moves what fits."""
+@pytest.fixture
+def named(tmp_path: Path) -> Made:
+    """A release whose clock has a Dockerfile that names the greeter, which has two newer releases."""
     clock = replace(CLOCK, files={**CLOCK.files, "Dockerfile": "RUN get greeter v1\n"})
     made = make_distribution(tmp_path, (GREETER, clock))
     write_files(made.root, {"manifests/releases/2001.01.yaml": STAYS.partition("stays")[0]})
@@ -118,6 +119,23 @@ def test_the_next_command_moves_together_what_belongs_together(tmp_path: Path) -
     made.edit("manifests/upstreams.yaml", "    summary: The clock.\n", "    summary: The clock.\n" + where)
     release(made, "v2", {"other.py": "OTHER = 1\n"})
     release(made, "v3", {"other.py": "OTHER = 2\n"})
+    return made
+
+
+def test_what_another_asks_for_is_held(named: Made) -> None:
+    """And is not what to move next, until the one that asks has a newer revision."""
+    made = named
+    made.edit("manifests/stacks/greeter/v1.yaml", "patches:", "  tag: v1\npatches:")
+    git(made.origins / "greeter", "tag", "v1", "HEAD~2")
+    said = made.patchctl("outdated").stdout
+    assert "  held: clock/v2 asks for the pinned one\n" in said and "next:" not in said, said
+    release(made, "v4rc1", {"Dockerfile": "RUN get greeter v2\n"}, "clock")
+    assert made.patchctl("outdated").stdout.endswith("next: patchctl bump 2001.01 --only clock@v4rc1\n")
+
+
+def test_the_next_command_moves_together_what_belongs_together(named: Made) -> None:
+    """clock's Dockerfile names a greeter: where both have something newer, bump moves what fits."""
+    made = named
     release(made, "v3", {"Dockerfile": "RUN get greeter v2\n"}, "clock")
     said = made.patchctl("outdated").stdout
     assert said.endswith("next: patchctl bump 2001.01\n"), said
