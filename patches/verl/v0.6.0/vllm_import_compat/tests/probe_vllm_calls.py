@@ -101,6 +101,8 @@ def worker():
     async def construct():
         rollout = spmd.vLLMAsyncRollout(rollout_config(MODEL, mode="async"), model_config(MODEL), device_mesh=None)
         rollout.zmq_loop_task.cancel()
+        # An open socket holds up whoever collects its context, for ever.
+        rollout.socket.close(linger=0)
         arguments = {"local_rank": None, "rank": None, "distributed_init_method": "env://", "is_driver_worker": True}
         rollout._init_worker([{"vllm_config": engine_args().create_engine_config(), **arguments}])
         return type(rollout.inference_engine.worker).__name__
@@ -144,16 +146,17 @@ def executor():
     import zmq
     from verl.workers.rollout.vllm_rollout.vllm_async_server import ExternalZeroMQDistributedExecutor
 
-    context = zmq.Context()
-    asked, answering = context.socket(zmq.REQ), context.socket(zmq.REP)
-    answering.bind("inproc://worker")
-    asked.connect("inproc://worker")
-    Thread(target=lambda: answering.send(b"\x80\x04K\x07." if answering.recv() else b"")).start()  # a pickled 7
-    engine = object.__new__(ExternalZeroMQDistributedExecutor)
-    engine.sockets = [asked]
-    waits = "non_block" not in inspect.signature(engine.execute_model).parameters
-    reply = engine.execute_model(None) if waits else engine.execute_model(None, non_block=True)
-    return reply if waits else reply.result(timeout=10)
+    with zmq.Context() as context, context.socket(zmq.REQ) as asked, context.socket(zmq.REP) as answering:
+        answering.bind("inproc://worker")
+        asked.connect("inproc://worker")
+        worker = Thread(target=lambda: answering.send(b"\x80\x04K\x07." if answering.recv() else b""))  # a pickled 7
+        worker.start()
+        engine = object.__new__(ExternalZeroMQDistributedExecutor)
+        engine.sockets = [asked]
+        waits = "non_block" not in inspect.signature(engine.execute_model).parameters
+        reply = engine.execute_model(None) if waits else engine.execute_model(None, non_block=True)
+        worker.join()
+        return reply if waits else reply.result(timeout=10)
 
 
 def modes():
