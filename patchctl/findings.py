@@ -190,10 +190,10 @@ def report_text(report: Report, style: Style, *, quiet: bool = False, verbose: b
         yield from (_finding_text(finding, style) for finding in found)
     if not quiet:
         few = len(report.not_checked) if verbose else _FEW
-        yield from (f"{style.note('not checked')}: {line}" for line in _not_checked(report, few, "-v"))
+        yield from (f"{style.note('not checked')}: {line}" for line in not_checked(report, few, "-v"))
 
 
-def _not_checked(report: Report, few: int = _FEW, told_by: str = "--json") -> list[str]:
+def not_checked(report: Report, few: int = _FEW, told_by: str = "--json") -> list[str]:
     """What was not checked and the places tried; of more than `few` the places of the first alone, in one line."""
     missing = report.not_checked
     if len(missing) <= few:
@@ -303,9 +303,7 @@ def github(shown: Shown) -> str:
         place += f"line={finding.line}," if finding.line is not None else ""
         word = {"note": "notice"}.get(weight, weight)
         lines.append(f"::{word} {place}title={_property(finding.id)}::{_escaped(_message(finding))}")
-    lines += [
-        f"::warning title=not checked::{_escaped(one_line(text, LONGEST))}" for text in _not_checked(shown.report)
-    ]
+    lines += [f"::warning title=not checked::{_escaped(one_line(text, LONGEST))}" for text in not_checked(shown.report)]
     return "".join(f"{line}\n" for line in lines)
 
 
@@ -425,3 +423,5 @@ def _case(group: str, name: str, result: str | None = None, message: str = "") -
 
 
 RENDERERS = {"github": github, "gitlab": gitlab, "sarif": sarif, "junit": junit}
+# What was not checked has no place in these: a job would end with 3 and no reason.
+UNTOLD = ("gitlab", "sarif")

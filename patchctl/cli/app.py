@@ -66,9 +66,11 @@ def print_findings(app: App, output: str, shown: Shown, data: Any, text: Callabl
     if output in ("text", "json"):
         app.emit(shown.verb, data, text, output == "json")
         return
-    from patchctl.findings import RENDERERS
+    from patchctl.findings import RENDERERS, UNTOLD, not_checked
 
     app.rest()
+    if output in UNTOLD:
+        print(*(f"not checked: {line}\n" for line in not_checked(shown.report)), sep="", end="", file=sys.stderr)
     print(RENDERERS[output](shown), end="")
 
 

@@ -300,6 +300,8 @@ def test_a_source_that_cannot_be_had_is_listed_and_ends_with_3(made: Made, tmp_p
         f"not checked: greeter v1 from git: cache {lonely.cache} (not there); https://example.org/greeter.git (the run is offline)"
         in text
     )
+    for form in ("gitlab", "sarif"):  # which have no place for it
+        assert "not checked: clock v2 from git" in lonely.patchctl("verify", "--offline", "--format", form).stderr
 
 
 def test_what_needs_no_source_is_found_without_one(made: Made, tmp_path: Path) -> None:
