@@ -130,9 +130,9 @@ _COMMAND = re.compile(
     r"(?:^ *|[:：] ?| {2})(?:export |(?:[A-Z_]+=\S+ )*(?:\S*/)?(?:patchctl|python3? -m|\w+\.sh) )"
     r"|(?:^ *|try: |：)(?:make|git|docker|pip|bash) |\\$"
 )
-# What stays in one line: code, a word, a Chinese character with the punctuation behind it.
+# What stays in one line: code, a word or a Chinese character, with the bracket before it and the punctuation behind it.
 _WIDE, _CLOSING = "\u2e80-\u9fff\uff00-\uffef", "，。；：、）！？》」"
-_PIECE = re.compile(rf"`[^`]*`[^\s{_WIDE}]*|[{_WIDE}][{_CLOSING}]*| +|[^\s{_WIDE}]+")
+_PIECE = re.compile(rf"[（《]?(?:`[^`]*`[^\s{_WIDE}]*|[{_WIDE}]|[^\s{_WIDE}]+)[{_CLOSING}]*| +")
 _COLUMN = re.compile(r"(?<=\S) {2,}(?=\S)")
 
 
@@ -198,6 +198,11 @@ def counted(number: int, word: str) -> str:
 def patch_count(count: int) -> str:
     """Format a count: 1 patch, 2 patches."""
     return message("{count} patch", count=count) if count == 1 else message("{count} patches", count=count)
+
+
+def device_count(count: int) -> str:
+    """Format a count: 1 device, 2 devices."""
+    return message("{count} device", count=count) if count == 1 else message("{count} devices", count=count)
 
 
 class Style:

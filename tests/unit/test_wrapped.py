@@ -53,6 +53,15 @@ def test_chinese_is_broken_between_characters_but_not_before_a_stop() -> None:
     ]
 
 
+def test_no_line_of_chinese_begins_with_a_stop_or_ends_with_a_bracket() -> None:
+    assert wrapped("  driver/version.info：不存在（docs/images.md，下文）", 22) == [
+        "  driver/version.info：",
+        "    不存在",
+        "    （docs/images.md，",
+        "    下文）",
+    ]
+
+
 def test_colours_take_no_room() -> None:
     line = f"\x1b[32m{'word ' * 7}\x1b[0mend"
     assert [columns(COLOR.sub("", one)) for one in wrapped(line, 20)] == [19, 20]
