@@ -133,7 +133,7 @@ def pinned_as(stack: Stack) -> str:
 
 
 def is_same(one: str, other: str) -> bool:
-    """Whether two names are of one release: v1.2.0 is 1.2.0."""
+    """Whether two names mean one release: v1.2.0 is 1.2.0."""
     return one == other or [] != _numbers(one) == _numbers(other)
 
 
