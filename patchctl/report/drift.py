@@ -123,7 +123,7 @@ def _stack(stack: StackDrift, style: Style, *, verbose: bool) -> Iterator[str]:
     for line in stack.unseen:
         name, _, why = line.partition(": ")
         why = "; ".join(part.strip() for part in why.splitlines())
-        yield style.note(f"  what {visible_line(name)} calls was not looked at: {one_line(why)}")
+        yield style.note(f"  what {visible_line(name)} calls was not looked at: {one_line(why, 2000)}")
 
 
 def _summary(stacks: Sequence[StackDrift], news: News | None, style: Style) -> str:
@@ -290,7 +290,9 @@ def edited_output(trees: Sequence[EditedTree]) -> DriftOutput:
 def edited_text(trees: Sequence[EditedTree], style: Style) -> Iterator[str]:
     """Yield how many files differ, and a diff of each, each hunk with the owners of the changed lines."""
     changed = sum(len(t.files) for t in trees)
-    yield f"{changed} of the files that were applied differ" if changed else style.good("as it was applied")
+    yield (
+        f"{changed} of the files that were applied differ" if changed else style.good("unchanged since it was applied")
+    )
     for tree in trees:
         if tree.problem is not None:
             yield f"{tree.upstream}: {style.bad('cannot be looked at')}: {visible_line(tree.problem)}"

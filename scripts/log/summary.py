@@ -131,8 +131,8 @@ def text(runs: Sequence[tuple[Run, Sequence[Hint]]]) -> Iterator[str]:
 
 def _run_text(run: Run, found: Sequence[Hint]) -> Iterator[str]:
     devices = counted_devices(run)
-    counted = f", {devices} devices" if devices else ""
-    yield f"{run.name}: {len(run.steps)} steps, {min(run.steps)} to {max(run.steps)}{counted}"
+    counted = f", {devices} device{'s' * (devices != 1)}" if devices else ""
+    yield f"{run.name}: {len(run.steps)} step{'s' * (len(run.steps) != 1)}, {min(run.steps)} to {max(run.steps)}{counted}"
     shown = run.notes[:10]
     yield from (f"  note: {note}" for note in shown)
     if len(run.notes) > len(shown):

@@ -181,9 +181,8 @@ def test_diff_names_what_only_one_has(made: Made) -> None:
     ("args", "message"),
     [
         (["recipe", "show", "full/laud"], "full has no recipe 'laud'; did you mean 'loud'?"),
-        (["recipe", "show", "loud"], "which profile's loud?"),
-        (["recipe", "show", "full"], "full is a profile, and which recipe of it?"),
-        (["recipe", "show", "full"], "full/loud, full/quiet"),
+        (["recipe", "show", "loud"], "which profile? loud is the name of a recipe alone"),
+        (["recipe", "show", "full"], "which recipe? full has: loud, quiet"),
         (["recipe", "show", "plain"], "the profile plain has no recipes"),
         (["recipe", "env", "-p", "full", "full"], "full has no recipe 'full'"),
         (["recipe", "show", "ful/loud"], "no profile 'ful'; did you mean 'full'?"),

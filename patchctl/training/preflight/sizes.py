@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 
 from patchctl.language import message
+from patchctl.terminal.text import device_count
 from patchctl.training.models import Model
 from patchctl.training.preflight.case import Case
 from patchctl.training.preflight.memory import (
@@ -260,7 +261,7 @@ def _fsdp(case: Case, model: Model) -> Training:
         model.layers * kept + one.attention + one.mlp + logits_bytes(model, layout, tokens) + gathered_layer(model)
     )
     recomputed = message("layers recomputed") if checkpointed else message("nothing recomputed")
-    how = message("FSDP over {count} devices, {how}", count=shards, how=recomputed)
+    how = message("FSDP over {devices}, {how}", devices=device_count(shards), how=recomputed)
     elsewhere = parts["weights"] + parts["optimizer"] + BF16 * -(-model.parameters // shards)
     return Training(
         parts["weights"], parts["gradients"], parts["optimizer"], activations, one.worst - one.mlp, elsewhere, how

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from patchctl.errors import WrongUse
+from patchctl.language import message
 from patchctl.manifest.diagnostics import InvalidManifest, Problem, did_you_mean, quoted, shown
 from patchctl.manifest.distribution import Distribution
 from patchctl.manifest.load import Loaded, read
@@ -84,13 +85,26 @@ class Recipes:
         if not self._has(self.release_of(profile), profile, name):
             for one in self.variants.get(profile, ()):
                 if (other := one.release) is not None and self._has(other, profile, name):
-                    what = f"{profile} has no recipe {quoted(name)} on {self.release_of(profile)}: it is one of {other}"
-                    way = f"name it {profile}/{name}@{other}, or `export PATCHCTL_RELEASE={other}` for all verbs of this shell"
+                    what = message(
+                        "{profile} has no recipe {name} on {release}: it is one of {other}",
+                        profile=profile,
+                        name=quoted(name),
+                        release=self.release_of(profile),
+                        other=other,
+                    )
+                    way = message(
+                        "name it {recipe}@{other}, or `export PATCHCTL_RELEASE={other}` for all verbs of this shell",
+                        recipe=f"{profile}/{name}",
+                        other=other,
+                    )
                     raise WrongUse(what, hint=way)
-            chosen = f" on {release}" if (release := self.release_of(profile)) else ""
-            hint = f"`patchctl recipe list --profile {profile}` names them all" if self.of(profile) else None
-            near = did_you_mean(name, self.of(profile))
-            raise WrongUse(f"{profile} has no recipe {quoted(name)}{chosen}{near}", hint=hint)
+            release, near = self.release_of(profile), did_you_mean(name, self.of(profile))
+            said = {"profile": profile, "name": quoted(name), "near": near}
+            what = message("{profile} has no recipe {name}{near}", **said)
+            if release:
+                what = message("{profile} has no recipe {name} on {release}{near}", release=release, **said)
+            hint = message("`patchctl recipe list --profile {profile}` names them all", profile=profile)
+            raise WrongUse(what, hint=hint if self.of(profile) else None)
         return self.files[self.key(profile, name)]
 
 

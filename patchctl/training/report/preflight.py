@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 from patchctl.doc import Doc
 from patchctl.findings import Finding, MachineFinding, machine_text, of_machine
 from patchctl.language import joined, message, translated
-from patchctl.terminal.text import abridged, counted, one_line, visible_line
+from patchctl.terminal.text import abridged, counted, device_count, one_line, visible_line
 from patchctl.training.preflight.checks import AREAS, RELEASE
 from patchctl.training.preflight.readiness import Odd, Readiness
 
@@ -80,12 +80,12 @@ def preflight_text(
     """Yield whether the recipe can run here; then one line per finding by area, with what to do below it: what blocks, what else
     to look at, and with `verbose` what passed."""
     machines, count = case.run.machines, case.run.all_devices
-    nodes, devices = message("{count} nodes", count=machines), message("{count} devices", count=count)
+    nodes = message("{count} nodes", count=machines)
     head = message(
         "{recipe} on {nodes}, {devices}; {machine}",
         recipe=case.run.title,
         nodes=message("{count} node", count=1) if machines == 1 else nodes,
-        devices=message("{count} device", count=1) if count == 1 else devices,
+        devices=device_count(count),
         machine=visible_line(case.machine.place),
     )
     yield style(translated(head), bold=True)

@@ -12,6 +12,7 @@ import click
 
 from patchctl.cli.app import App, complete_profile, name_release, release_option, split_pair
 from patchctl.errors import BadManifest, WrongUse
+from patchctl.language import joined, message
 
 if TYPE_CHECKING:
     from patchctl.training.recipes.read import Recipes
@@ -69,13 +70,15 @@ class RecipeBook:
     def _half_named(self, name: str) -> WrongUse:
         """Of one word: it is a profile, whose recipes can be named, or a recipe that several profiles may have."""
         if name not in self._app.distribution.profiles:
-            return WrongUse(f"which profile's {name}?", hint="name the profile too: --profile NAME, or PROFILE/RECIPE")
+            hint = message("name the profile too: --profile NAME, or PROFILE/RECIPE")
+            return WrongUse(message("which profile? {recipe} is the name of a recipe alone", recipe=name), hint=hint)
         recipes = self.recipes.of(name)
         if not recipes:
             return WrongUse(
                 f"the profile {name} has no recipes", hint="`patchctl recipe list` names those that there are"
             )
-        return WrongUse(f"{name} is a profile, and which recipe of it?", hint=", ".join(f"{name}/{r}" for r in recipes))
+        what = message("which recipe? {profile} has: {recipes}", profile=name, recipes=joined(recipes))
+        return WrongUse(what, hint=message("name it PROFILE/RECIPE, such as {example}", example=f"{name}/{recipes[0]}"))
 
     def broken(self, run: RecipeRun) -> list[Broken]:
         """Every rule that the recipe does not keep, and every key that its configuration does not have."""

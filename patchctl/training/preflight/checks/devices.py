@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from patchctl.findings import Finding, Level, looked_at
 from patchctl.language import joined, message
 from patchctl.terminal.progress import size_text
-from patchctl.terminal.text import abridged
+from patchctl.terminal.text import abridged, device_count
 from patchctl.training.preflight import machine as m
 from patchctl.training.preflight.case import About, Case
 from patchctl.training.preflight.machine import Device, Smi
@@ -102,7 +102,7 @@ def check_devices(case: Case) -> Iterator[Finding]:
         yield looked_at("devices", "npu-smi", "unknown", what, todo)
     else:
         version = found.version or message("not said")
-        what = message("version {version}, {count} devices", version=version, count=len(found.devices))
+        what = message("version {version}, {devices}", version=version, devices=device_count(len(found.devices)))
         yield looked_at("devices", "npu-smi", "ok", what)
         yield _count(len(found.devices), case)
         yield from _first_card(case, found)
@@ -147,7 +147,9 @@ def _count(found: int, case: Case) -> Finding:
 def _health(found: Smi) -> Finding:
     ill = [d for d in found.devices if d.health != "OK"]
     if not ill:
-        return looked_at("devices", "health", "ok", message("OK on {count} devices", count=len(found.devices)))
+        return looked_at(
+            "devices", "health", "ok", message("OK on {devices}", devices=device_count(len(found.devices)))
+        )
     first = ill[0]
     todo = message(
         "`npu-smi info -t health -i {card} -c {chip}` tells the error code; take the machine out until it is OK",
@@ -192,7 +194,9 @@ def _files(case: Case) -> Finding:
     if len(numbered) < wanted or missing:
         lacks = [message("{wanted} wanted", wanted=wanted)] if len(numbered) < wanted else []
         lacks += [message("without {names}", names=joined(missing))] if missing else []
-        todo = message("docker run --device /dev/davinci0 ... --device /dev/davinci_manager, devmm_svm and hisi_hdc")
+        todo = message(
+            "give docker run --device /dev/davinci0 ... and --device /dev/davinci_manager, devmm_svm and hisi_hdc"
+        )
         return looked_at("devices", "device files", "error", joined([what, *lacks], "; "), todo)
     if closed:
         todo = message(
@@ -216,10 +220,14 @@ def _visible(case: Case) -> Iterator[Finding]:
         what = message("{value}: numbers of devices with commas, each once, are wanted", value=value)
         yield looked_at("devices", VISIBLE, "error", what, todo)
     elif count < wanted:
-        what = message("{value} shows {count} devices; {wanted} are wanted", value=value, count=count, wanted=wanted)
+        what = message(
+            "{value} shows {devices}; {wanted} wanted", value=value, devices=device_count(count), wanted=wanted
+        )
         yield looked_at("devices", VISIBLE, "error", what, todo)
     else:
-        yield looked_at("devices", VISIBLE, "ok", message("{value}: {count} devices", value=value, count=count))
+        yield looked_at(
+            "devices", VISIBLE, "ok", message("{value}: {devices}", value=value, devices=device_count(count))
+        )
 
 
 def _name(device: Device) -> str:

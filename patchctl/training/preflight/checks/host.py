@@ -105,7 +105,7 @@ def _shared_memory(case: Case) -> Finding:
         again = message("record again, with `df` on PATH")
         return looked_at("host", "/dev/shm", "unknown", case.machine.why_not(m.DISKS), again)
     found = mount_of("/dev/shm", mounts(text))
-    todo = message("docker run --shm-size 720g, or -v /dev/shm:/dev/shm")
+    todo = message("give docker run --shm-size 720g, or -v /dev/shm:/dev/shm")
     if found is None or found.point != "/dev/shm":
         return looked_at("host", "/dev/shm", "error", message("no file system is mounted there"), todo)
     what = message(
@@ -202,7 +202,9 @@ def _user(case: Case) -> Iterator[Finding]:
     text = case.machine.text(m.USER)
     if text is not None and "(" not in text:
         what = message("{user} has no name here: torch, CANN and Ray look for its home folder", user=text.strip())
-        todo = message("docker run with a user that /etc/passwd of the image names, or add it there (vllm-ascend#9490)")
+        todo = message(
+            "start the container with a user that /etc/passwd of the image names, or add it there (vllm-ascend#9490)"
+        )
         yield looked_at("host", "user", "error", what, todo)
 
 

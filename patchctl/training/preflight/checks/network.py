@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from patchctl.findings import Finding, looked_at
 from patchctl.language import joined, message
-from patchctl.terminal.text import abridged
+from patchctl.terminal.text import abridged, device_count
 from patchctl.training.preflight import machine as m
 from patchctl.training.preflight.case import About, Case
 from patchctl.training.preflight.machine import (
@@ -240,7 +240,7 @@ def _unnamed(case: Case, known: Sequence[Interface]) -> Finding:
     )
     if case.run.machines == 1:
         return looked_at("network", "interface", "ok", message("{what}; one node needs none", what=what))
-    todo = message("export both with the interface that the other nodes reach, on every node")
+    todo = message("on every node, set both to the interface that the other nodes reach")
     return looked_at("network", "interface", "warning", what, todo)
 
 
@@ -395,8 +395,8 @@ def _device_network(case: Case) -> Iterator[Finding]:
     yield from faults
     if ports and not faults:
         what = message(
-            "{count} devices, {addressed} with an address, {tls}",
-            count=len(ports),
+            "{devices}, {addressed} with an address, {tls}",
+            devices=device_count(len(ports)),
             addressed=sum(p.address is not None for p in ports.values()),
             tls=joined(sorted({_tls_word(p) for p in ports.values()})),
         )

@@ -170,7 +170,7 @@ def _packages(case: Case) -> Iterator[Finding]:
     for one in matter[:_SHOWN]:
         yield looked_at("software", one.name, "error", one.described(), _or_accept(_cure(one, wanted), one.name))
     options = profile_options(case.run.profile, case.run.release)
-    lock = message("patchctl requirements {options} prints what pip installs, on every node", options=options)
+    lock = message("install on every node what patchctl requirements {options} prints", options=options)
     if len(matter) > _SHOWN:
         what = message("and besides those: {packages}", packages=summary(matter[_SHOWN:]))
         yield looked_at("software", "packages", "error", what, _or_accept(lock, "packages"))

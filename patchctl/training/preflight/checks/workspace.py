@@ -33,7 +33,7 @@ def check_workspace(case: Case) -> Iterator[Finding]:
     if not isinstance(state, dict):
         known = case.machine.known_to_lack(m.WORKSPACE)
         what = case.machine.why_not(m.WORKSPACE)
-        todo = message("{apply} DIR, then --workspace DIR here", apply=apply)
+        todo = message("run {apply} DIR, then name it here with --workspace DIR", apply=apply)
         yield looked_at("workspace", "workspace", "error" if known else "unknown", what, todo)
         return
     place = str(state.get("workspace"))
@@ -45,7 +45,7 @@ def check_workspace(case: Case) -> Iterator[Finding]:
     yield from _imports(case, state, trees)
     for skipped in records(state.get("skipped")):
         what = message("its source could not be had when the patches were applied")
-        todo = message("{apply} where it can be had", apply=apply)
+        todo = message("where it can be had, run {apply}", apply=apply)
         yield looked_at("workspace", str(skipped.get("upstream")), "warning", what, todo)
     if place.startswith("/home/"):
         what = message("{place} lies below /home: a vLLM server that is started there fails on its paths", place=place)
@@ -57,7 +57,7 @@ def _profile(case: Case, state: Mapping[str, Any], place: str, apply: str) -> It
     profile, interrupted = state.get("profile"), state.get("interrupted")
     if interrupted:
         what = message("{place}: an interrupted {verb}", place=place, verb=interrupted)
-        yield looked_at("workspace", "workspace", "error", what, message("{apply} finishes it", apply=apply))
+        yield looked_at("workspace", "workspace", "error", what, message("run {apply}, which finishes it", apply=apply))
     elif profile != case.run.profile and case.stacks and case.stacks.items() <= _stacks(state).items():
         what = message(
             "{place} holds {profile}, which has the stacks of {wanted}",
@@ -80,7 +80,7 @@ def _profile(case: Case, state: Mapping[str, Any], place: str, apply: str) -> It
             stack=other,
             release=case.run.release,
         )
-        todo = message("{apply}, or the recipe with --release of the workspace", apply=apply)
+        todo = message("run {apply}, or take the recipe with --release of the workspace", apply=apply)
         yield looked_at("workspace", "workspace", "error", what, todo)
     else:
         yield looked_at(
@@ -90,7 +90,7 @@ def _profile(case: Case, state: Mapping[str, Any], place: str, apply: str) -> It
     lacking = sorted(needed & set(_features_left_out(state)))
     if lacking:
         what = message("the recipe needs {features}, which the workspace leaves out", features=joined(lacking))
-        yield looked_at("workspace", "features", "error", what, message("{apply} without --without", apply=apply))
+        yield looked_at("workspace", "features", "error", what, message("run {apply} without --without", apply=apply))
 
 
 def _other_stack(case: Case, state: Mapping[str, Any]) -> str | None:
@@ -123,7 +123,7 @@ def _tree(tree: Mapping[str, Any], apply: str) -> Finding:
     if lock not in ("equal", "silent"):
         faults.append(DIFFERS if lock == DIFFERS else lock)
     if faults:
-        todo = message("{apply} (--stash keeps edits); a run is only as reproducible as its trees", apply=apply)
+        todo = message("run {apply} (--stash keeps edits); a run is only as reproducible as its trees", apply=apply)
         return looked_at("workspace", name, "error", joined(faults, "; "), todo)
     patches = patch_count(len(records(tree.get("patches"))))
     what = message("{stack}, {patches}", stack=tree.get("stack"), patches=patches)
