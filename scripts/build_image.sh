@@ -16,7 +16,7 @@ Builds Dockerfile.into (--in-place) or Dockerfile for a profile with docker, pod
 holds (`patchctl status --labels`) and labels it with that, and with where it came from: revision, base and its digest.
 
   -p, --profile NAME   the profile [default: qwen3-235b]
-  -s, --release NAME       the release to take it on, whose base is then the default [default: PATCHCTL_RELEASE, else the first of those
+  -s, --release NAME   the release to take it on, whose base is then the default [default: PATCHCTL_RELEASE, else the first of those
                        in the Dockerfile on which the profile stands: the newest on which it is proven]
   -t, --tag IMAGE      the image's name [default: patchctl:PROFILE]
   -b, --base IMAGE     BASE_IMAGE, by tag or NAME@sha256:DIGEST [default: what the Dockerfile says]
