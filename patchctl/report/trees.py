@@ -252,6 +252,8 @@ def _headed(label: str, text: str) -> str:
 def _status_of_tree(tree: TreeStatus, style: Style, width: int, *, verbose: bool) -> Iterator[str]:
     if tree.lock == "equal":
         lock = style.good(translated(message("as locked")))
+    elif tree.tip_commit == tree.base_commit and not tree.differing:
+        lock = translated(message("unpatched base"))
     elif tree.lock == "silent":
         lock = style.note(translated(_unlocked(len(tree.differing))))
     else:

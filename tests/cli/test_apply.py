@@ -462,10 +462,10 @@ def in_chinese(ws: Workspace, *args: str) -> str:
 
 
 def test_in_chinese(ws: Workspace) -> None:
-    assert f"{ws.folder} 中将为配置集 full" in in_chinese(ws, "--dry-run")
+    assert f"{ws.folder} 的配置集将为 full" in in_chinese(ws, "--dry-run")
     shown = in_chinese(ws).splitlines()
     assert "已打补丁  3 个补丁  栈顶 " in shown[0] and shown[0].endswith("与锁文件一致"), shown
-    assert shown[-1] == f"{ws.folder} 中现为配置集 full"
+    assert shown[-1] == f"{ws.folder} 的配置集为 full"
     (ws.folder / "greeter/run.sh").write_text("mine\n")
     shown = in_chinese(ws, "--stash", "--without", "polite").splitlines()
     assert (

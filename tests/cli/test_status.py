@@ -43,7 +43,8 @@ def test_an_interrupted_first_apply_was_no_revert(ws: Workspace) -> None:
     (ws.folder / ".patchctl/journal.json").unlink()
     (ws.folder / ".patchctl/state.json").write_text(json.dumps(state))
     ws.good("revert")
-    assert "none (reverted)" in ws.good("status")
+    said = ws.good("status")
+    assert "none (reverted)" in said and said.count("unpatched base") == 2
 
 
 def test_edits_are_findings(ws: Workspace) -> None:
