@@ -127,7 +127,10 @@ def switch(value: str | None) -> Markup:
 
 def short(value: str) -> str:
     """A status with each address of a commit or a pull request as REPOSITORY@ID or REPOSITORY#NUMBER: for a narrow column."""
-    return _CHANGE.sub(lambda found: f"{found[1]}@{found[2]}" if found[2] else f"{found[1]}#{found[3]}", value)
+    return _CHANGE.sub(
+        lambda found: f"{found[1]}@{found[2]}" if found[2] else f"{found[1]}#{found[3]}",
+        value.replace("Inappropriate ", "Inappropriate: ", 1),
+    )
 
 
 def profiles(names: Names) -> Markup:
