@@ -86,6 +86,7 @@ main() {
   cd "$HERE/.."
   trap leave EXIT
   [[ -d patchctl || ! -d ../_distribution ]] || make_context
+  [[ -f $file ]] || wrong_use "there is no $file in $PWD" "in a clone of patchctl, or \`patchctl script build_image.sh\` of an installed one"
   [[ -f manifests/profiles/$profile.yaml ]] || wrong_use "there is no profile $profile" "patchctl list"
   release=${release:-$(release_of "$profile")}
   if [[ -n $release ]]; then

@@ -153,3 +153,12 @@ def test_a_release_without_a_base_is_wrong_use(tmp_path: Path) -> None:
     line = [str(tmp_path / "scripts/build_image.sh"), "--profile", "qwen3-235b"]
     done = subprocess.run([*line, "--tool", "/bin/false"], capture_output=True, text=True, check=False)
     assert done.returncode == 1 and "names no base" not in done.stderr, "the newest has that of the one that it extends"
+
+
+def test_without_a_dockerfile_it_is_wrong_use(tmp_path: Path) -> None:
+    """As in an unpacked bundle: a dry run says it as well."""
+    for name in ("scripts", "manifests"):
+        shutil.copytree(REPO / name, tmp_path / name)
+    line = [str(tmp_path / "scripts/build_image.sh"), "--dry-run"]
+    done = subprocess.run(line, capture_output=True, text=True, check=False)
+    assert done.returncode == 2 and "there is no Dockerfile in" in done.stderr and done.stdout == ""
