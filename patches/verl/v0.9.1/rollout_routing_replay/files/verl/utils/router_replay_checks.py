@@ -11,14 +11,15 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""Settings of router replay that replay nothing, lose tokens of padded batches, or end after the first rollout."""
+"""Settings of router replay that replay nothing, lose tokens, end after the first rollout, or are unknown words."""
 
 ENGINES = ("megatron", "veomni")  # the strategies whose engines replay routes; others take the key and do nothing
+MISSING = ("refuse", "native", "replay")  # what becomes of tokens without routes
 ACTOR, ROLLOUT = "actor_rollout_ref.actor", "actor_rollout_ref.rollout"
 
 
 def check_router_replay(config) -> None:
-    """Refuses them in the whole configuration, before a worker starts. Without replay it asks nothing.
+    """Refuses them in the whole configuration, before a worker starts. Without replay it asks for a known word alone.
 
     Raises:
         ValueError: with what to set instead.
@@ -28,6 +29,13 @@ def check_router_replay(config) -> None:
     mode = _mode(actor.get(strategy, None)) if strategy in ENGINES else "disabled"
     recorded = rollout.get("enable_rollout_routing_replay", False)
 
+    missing = _section(actor.get("megatron", None)).get("missing_routes", "replay")
+    if missing not in MISSING:
+        raise ValueError(
+            f"{ACTOR}.megatron.router_replay.missing_routes={missing} is not known: use one of {', '.join(MISSING)}"
+        )
+    if _section(actor.get("veomni", None)).get("missing_routes", "replay") != "replay":
+        raise ValueError(f"{ACTOR}.veomni.router_replay.missing_routes: leave it out, Megatron's engine alone reads it")
     if mode == "R3" and not recorded:
         raise ValueError(
             f"router replay R3 has no routes to replay: set {ROLLOUT}.enable_rollout_routing_replay=True, or mode=R2"
@@ -51,7 +59,11 @@ def check_router_replay(config) -> None:
 
 
 def _mode(section) -> str:
-    return ((section or {}).get("router_replay", None) or {}).get("mode", "disabled")
+    return _section(section).get("mode", "disabled")
+
+
+def _section(engine) -> dict:
+    return (engine or {}).get("router_replay", None) or {}
 
 
 def _wanted(strategy: str) -> str:
