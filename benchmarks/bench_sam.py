@@ -36,7 +36,15 @@ TESTS = next(ROOT.glob("patches/vllm-ascend/*/sam_proposer/tests/automaton_refer
 CONTEXTS, BATCHES, STEPS = (1024, 8192, 32768), (1, 64, 256), 20
 DRAFTS = 3  # the practice's number; acceptance is shown for MANY as well
 MANY = 8
+LIMITS = (1, 2, 3, 4)  # drafts a matched token; without one by default
 PROMPT_SHARE = 10  # of a stream, its first tenth is the prompt
+TIMED = ("code", "code 32K", "prose")  # streams
+UNTUNED = {  # streams by which nothing was ever chosen, and what they are
+    "JSON logs": "lines of a service's log, made by rule",
+    "library packages": "Python's standard library, its packages",
+    "Chinese": "docs/zh-CN",
+    "reasoning": "multiplications thought through and checked again, made by rule",
+}
 SEEN_BEFORE = 24  # tokens of context that suffix decoding looks at: vllm's default
 SEARCHED, BELOW = 8192, "(streams below 8 K)"  # a search of every position takes too long for longer ones
 SUFFIX_LIMIT = 64 * 32768  # tokens; suffix decoding's trees of more would not fit into this machine's memory
@@ -72,13 +80,13 @@ def measure(trees: Path) -> dict:
 
     samples = sam_streams.sampled()
     streams = sam_streams.recorded(trees)
-    text = np.concatenate([one for some in streams.values() for one in some])
+    text = np.concatenate([one for name in TIMED for one in streams[name]])
     streams["small model"] = [one for prompt in samples for one in prompt[:4]]
     streams |= unseen()
     return {
         "speed": [speed(text, context, batch) for context in CONTEXTS for batch in BATCHES],
         "streams": {name: [len(some), sum(map(len, some))] for name, some in streams.items()},
-        "accepted": {name: acceptance(some) for name, some in streams.items()},
+        "accepted": {name: acceptance(some, searched=name not in UNTUNED) for name, some in streams.items()},
         "group": in_groups(samples),
         "whole": whole_calls(text, CONTEXTS[-1], BATCHES[-1]),
         "arctic": suffix_cache() is not None,
@@ -219,7 +227,7 @@ class Chosen:
         if longest == 0:
             return [[]]
         at = self.chosen(np.flatnonzero(common == longest), history)
-        return [history[at : at + min(self.drafts, 2 * longest)].tolist()]
+        return [history[at : at + self.drafts].tolist()]
 
     def chosen(self, places, history) -> int:
         import numpy as np
@@ -234,8 +242,11 @@ def drafters(drafts: int, width: int) -> dict:
     """By name: a drafter for one request."""
     found = {
         "tables": lambda: Tables(1, drafts, width),
-        "tables, 1 a matched token": lambda: Tables(1, drafts, width, drafts_per_match=1),
-        "tables, no such limit": lambda: Tables(1, drafts, width, drafts_per_match=0),
+        **{
+            f"tables, at most {limit} a matched token": partial(Tables, 1, drafts, width, drafts_per_match=limit)
+            for limit in LIMITS
+            if limit < drafts
+        },
         "automaton": lambda: Automaton(1, drafts, width),
         "n-gram 1 to 5": lambda: NGram(1, drafts, 1, 5, width),
         "n-gram 2 to 5": lambda: NGram(1, drafts, 2, 5, width),
@@ -249,13 +260,15 @@ def drafters(drafts: int, width: int) -> dict:
     return found
 
 
-def acceptance(streams) -> dict:
+def acceptance(streams, searched: bool) -> dict:
     """Tokens a step, and accepted drafts of those made, by number of drafts and drafter, over all streams."""
     width = max(map(len, streams)) + 1
     found: dict = {}
     for drafts in (DRAFTS, MANY):
         for name, make in drafters(drafts, width).items():
-            some = [one for one in streams if len(one) < SEARCHED] if name.startswith(BELOW) else streams
+            some = streams
+            if name.startswith(BELOW):
+                some = [one for one in streams if searched and len(one) < SEARCHED]
             if some:
                 found[f"{drafts} {name}"] = rates([replay(make(), [one], [len(one) // PROMPT_SHARE]) for one in some])
     return found
@@ -417,7 +430,7 @@ class Whole:
             input_batch=self.batch, requests={name: SimpleNamespace(**request) for name in self.batch.req_ids}
         )
         speculative = {"num_speculative_tokens": DRAFTS, "prompt_lookup_min": 2, "prompt_lookup_max": 5}
-        speculative |= {"sam_min_match_length": 1, "sam_max_drafts_per_match": 2, "sam_max_memory_mb": 1024}
+        speculative |= {"sam_min_match_length": 1, "sam_max_drafts_per_match": 0, "sam_max_memory_mb": 1024}
         config = SimpleNamespace(
             speculative_config=SimpleNamespace(**speculative, sam_share_in_group=False),
             model_config=SimpleNamespace(max_model_len=width),
@@ -492,7 +505,10 @@ def shown(times) -> str:
 
 def accepted_table(found: dict) -> str:
     names = list(found["accepted"])
-    counts = ", ".join(f"{name} {some} of {tokens:,} tokens" for name, (some, tokens) in found["streams"].items())
+    counts = ", ".join(
+        f"{name}{f' ({UNTUNED[name]})' if name in UNTUNED else ''} {some} of {tokens:,} tokens"
+        for name, (some, tokens) in found["streams"].items()
+    )
     lines = [f"Tokens a step with greedy verification (and accepted of the drafts made). Streams: {counts}.", ""]
     lines += ["| drafts | | " + " | ".join(names) + " |", "|---|---|" + "---|" * len(names)]
     for key in found["accepted"][names[0]]:

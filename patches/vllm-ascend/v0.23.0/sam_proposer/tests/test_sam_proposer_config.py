@@ -25,8 +25,8 @@ SAM = {
 NGRAM = {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 4, "prompt_lookup_min": 2}
 OTHER = SAM | {"model": "proposers.Own"}
 MISSPELT = SAM | {"model": "vllm_ascend.spec_decode.sam_proposer.SamPropose"}
-DEFAULTS = {"min_match_length": 1, "max_drafts_per_match": 2, "share_in_group": False, "max_memory_mb": 1024}
-SET = {"min_match_length": 5, "max_drafts_per_match": 0, "share_in_group": True, "max_memory_mb": 64}
+DEFAULTS = {"min_match_length": 1, "max_drafts_per_match": 0, "share_in_group": False, "max_memory_mb": 1024}
+SET = {"min_match_length": 5, "max_drafts_per_match": 2, "share_in_group": True, "max_memory_mb": 64}
 WRONG: dict[str, list[Any]] = {
     "min_match_length": [0, 1.5, True, "1", None],
     "max_drafts_per_match": [-1, 2**31],

@@ -33,7 +33,7 @@ sys.modules["vllm._C"] = types.ModuleType("vllm._C")
 
 DEFAULTS = {
     "sam_min_match_length": 1,
-    "sam_max_drafts_per_match": 2,
+    "sam_max_drafts_per_match": 0,
     "sam_share_in_group": False,
     "sam_max_memory_mb": 1024,
 }
@@ -41,7 +41,7 @@ SAM = {"method": "sam", "num_speculative_tokens": 3}
 NGRAM = {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 4, "prompt_lookup_min": 2}
 SET = {
     "sam_min_match_length": 5,
-    "sam_max_drafts_per_match": 0,
+    "sam_max_drafts_per_match": 2,
     "sam_share_in_group": True,
     "sam_max_memory_mb": 64,
 }

@@ -80,7 +80,7 @@ class SuffixAutomatonPool:
         min_match_length: int = 1,
         max_bytes: int = 1 << 30,
         num_slots: int = 64,
-        drafts_per_match: int = 2,
+        drafts_per_match: int = 0,
     ):
         if num_draft_tokens < 1 or min_match_length < 1 or num_slots < 1 or drafts_per_match < 0:
             raise ValueError(
