@@ -32,16 +32,16 @@ class Knowing(Lookup):
         self.model = model
 
     def set_runner(self, runner):
-        self.runner, self.compared, self.wrong = runner, 0, []
+        self.runner, self.compared, self.wrong = runner, {"sampled": 0, "waiting": 0}, []
 
     def propose(self, sampled_token_ids, num_tokens_no_spec, token_ids_cpu, slot_mappings):
         for row, name in enumerate(self.runner.input_batch.req_ids):
             request = self.runner.requests[name]
             history = [*request.prompt_token_ids, *request.output_token_ids]
-            if sampled_token_ids[row]:
-                self.compared += 1
-                if token_ids_cpu[row, : num_tokens_no_spec[row]].tolist() != history:
-                    self.wrong.append(name)
+            # A row whose prompt is not yet computed to its end has a history too, and no token of this step.
+            self.compared["sampled" if sampled_token_ids[row] else "waiting"] += 1
+            if token_ids_cpu[row, : num_tokens_no_spec[row]].tolist() != history:
+                self.wrong.append(name)
         return super().propose(sampled_token_ids, num_tokens_no_spec, token_ids_cpu, slot_mappings)
 
 

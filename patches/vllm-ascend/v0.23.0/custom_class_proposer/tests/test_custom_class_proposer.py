@@ -50,7 +50,8 @@ def test_it_is_given_the_model_and_the_runner_where_it_takes_them(seen: Any) -> 
     knowing = of(seen, "Knowing")
     assert knowing["model"]
     assert knowing["runner"]
-    assert knowing["compared"] > 50
+    assert knowing["compared"]["sampled"] > 50
+    assert knowing["compared"]["waiting"] > 0
     assert knowing["wrong"] == []
 
 
