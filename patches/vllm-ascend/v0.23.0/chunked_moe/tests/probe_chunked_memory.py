@@ -10,7 +10,6 @@ allocator loses. Inputs and weights are not counted; the output is.
 """
 
 import json
-import os
 import sys
 import time
 
@@ -21,16 +20,12 @@ npu_experts_0_23.prepare(device="A3")
 import torch  # noqa: E402  (what imports vllm comes after the preparation)
 import torch.distributed as dist  # noqa: E402
 import torch_npu  # noqa: E402
+from chunked_moe_ranks import RANK, RANKS, make_layer, start  # noqa: E402
 from torch.multiprocessing.reductions import StorageWeakRef  # noqa: E402
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes  # noqa: E402
-from vllm.config import set_current_vllm_config  # noqa: E402
-from vllm.engine.arg_utils import EngineArgs  # noqa: E402
 from vllm.forward_context import get_forward_context  # noqa: E402
-from vllm_ascend import ascend_forward_context  # noqa: E402
 from vllm_ascend.ascend_forward_context import MoECommType, set_ascend_forward_context  # noqa: E402
-from vllm_ascend.utils import adapt_patch  # noqa: E402
 
-RANK, RANKS = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 OPERATORS = ("npu_grouped_matmul", "npu_swiglu", "npu_moe_token_permute", "npu_moe_token_unpermute")
 
 
@@ -89,50 +84,6 @@ def exchanged(*args, **kwargs):
 
 
 dist.all_to_all_single = exchanged
-
-
-def start(model):
-    """The process groups of an engine whose expert parallel group is all ranks, and its configuration."""
-    args = EngineArgs(
-        model=model,
-        tokenizer=model,
-        dtype="float32",
-        max_model_len=64,
-        tensor_parallel_size=RANKS,
-        enable_expert_parallel=True,
-        distributed_executor_backend="external_launcher",
-        additional_config={"moe_chunk_tokens": 1},  # the sizes are set below, method by method
-    )
-    config = args.create_engine_config()
-    adapt_patch()
-    from vllm.distributed import ensure_model_parallel_initialized, init_distributed_environment
-    from vllm_ascend.distributed.parallel_state import init_ascend_model_parallel
-
-    with set_current_vllm_config(config):
-        init_distributed_environment(RANKS, RANK, "env://", RANK, "gloo")
-        ensure_model_parallel_initialized(RANKS, 1)
-        init_ascend_model_parallel(config.parallel_config)
-    ascend_forward_context._mc2_tokens_capacity = 0
-    return config
-
-
-def make_layer(config, settings):
-    from vllm_ascend.ops.fused_moe.fused_moe import AscendFusedMoE
-
-    with set_current_vllm_config(config):
-        layer = AscendFusedMoE(
-            num_experts=settings["experts"],
-            top_k=settings["k"],
-            hidden_size=settings["hidden"],
-            intermediate_size=settings["width"],
-            params_dtype=torch.float32,
-            renormalize=True,
-            prefix="measured.experts",
-        )
-    for weight in (layer.w13_weight, layer.w2_weight):
-        torch.nn.init.normal_(weight, std=0.05, generator=torch.Generator().manual_seed(RANK))
-    layer.quant_method.process_weights_after_loading(layer)
-    return layer
 
 
 def routing(settings, picks):

@@ -66,6 +66,16 @@ def test_uneven_ranks_take_the_same_number_of_chunks(ranks: Any) -> None:
 
 
 @pytest.mark.on
+def test_the_longer_share_of_tensor_parallel_ranks_is_cut_too(upstream: Upstream, tiny_models: TinyModels) -> None:
+    ranks = upstream.run(
+        "probe_chunked_shares.py", tiny_models.qwen3_moe, 2 * ENGINE_CHUNK + 1, ENGINE_CHUNK, procs=2, **NPU
+    )
+    # Nine tokens and eight: as many exchanges on both, none of more than eight.
+    assert [rank["given"] for rank in ranks] == [[5, 4], [4, 4]]
+    assert all(rank["difference"] <= FLOAT32 for rank in ranks)
+
+
+@pytest.mark.on
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_argument_gives_what_the_whole_gives(ranks: Any, kind: str) -> None:
     for rank in ranks:
