@@ -18,6 +18,8 @@ SAM = {
     "model": "vllm_ascend.spec_decode.sam_proposer.SamProposer",
     "num_speculative_tokens": DRAFTS,
 }
+# So that requests have drafts of different number.
+FEW = {"additional_config": {"sam_config": {"max_drafts_per_match": 2}}}
 PAUSED = {"additional_config": {"spec_batch_threshold": {"upper": 2, "lower": 2}}}  # three requests run at first
 
 
@@ -46,9 +48,11 @@ def test_each_decode_step_is_replayed(upstream: Upstream, tiny_models: TinyModel
     assert replayed == [3] * len(steps)
 
 
-@pytest.mark.parametrize("drafter", [NGRAM, SAM], ids=["ngram", "sam"])
-def test_full_graphs_take_steps_with_some_drafts(upstream: Upstream, tiny_models: TinyModels, drafter: Any) -> None:
-    steps, replayed = run(upstream, tiny_models.qwen3, "FULL", speculative_config=drafter)
+@pytest.mark.parametrize("drafter, settings", [(NGRAM, {}), (SAM, FEW)], ids=["ngram", "sam"])
+def test_full_graphs_take_steps_with_some_drafts(
+    upstream: Upstream, tiny_models: TinyModels, drafter: Any, settings: Any
+) -> None:
+    steps, replayed = run(upstream, tiny_models.qwen3, "FULL", speculative_config=drafter, **settings)
     assert {len(set(one)) for one in steps} == {1, 2, 3}, "no step in which requests have drafts of different number"
     # vllm captures sizes of whole requests with all their drafts alone.
     assert replayed == [-(-sum(one) // (1 + DRAFTS)) * (1 + DRAFTS) for one in steps]
