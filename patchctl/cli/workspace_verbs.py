@@ -213,7 +213,7 @@ def repair_command(app: App, workspace: Path, dry_run: bool, as_json: bool) -> N
 @workspace_option
 @click.option("--python", metavar="PY", help="Also say which tree this interpreter really imports.")
 @click.option("--labels", "as_labels", is_flag=True, help="Print what it holds as labels of an image, NAME=VALUE.")
-@verbose_option("the patches of each tree, and every edited file")
+@verbose_option("the patches of each tree, every edited file, and the places tried for sources")
 @json_option("patchctl.workspace.status:Status")
 @click.pass_obj
 def status_command(app: App, workspace: Path, python: str | None, as_labels: bool, verbose: bool, as_json: bool) -> int:

@@ -203,7 +203,7 @@ def _unlocked(differing: int) -> str:
 
 def status_text(status: Status, style: Style, *, verbose: bool) -> Iterator[str]:
     """Yield what a workspace holds: trees that are not as they should be first, a few of the files edited in each, and with
-    `verbose` all of them, and the patches."""
+    `verbose` all of them, the patches, and where sources that could not be had were looked for."""
     if status.labels is not None:
         yield from (f"{name}={value}" for name, value in status.labels.items())
         return
@@ -223,9 +223,8 @@ def status_text(status: Status, style: Style, *, verbose: bool) -> Iterator[str]
     width = max((len(tree.stack) for tree in status.trees), default=0)
     for tree in sorted(status.trees, key=lambda tree: tree.clean):
         yield from _status_of_tree(tree, style, width, verbose=verbose)
-    skipped = [
-        (s.upstream, [(_recalled(place), _recalled(reason)) for place, reason in s.tried]) for s in status.skipped
-    ]
+    tried = {s.upstream: s.tried if verbose else () for s in status.skipped}
+    skipped = [(name, [(_recalled(place), _recalled(why)) for place, why in places]) for name, places in tried.items()]
     yield from _skipped(skipped, style)
     if todo := _next(status):
         yield translated(message("next: {command}", command=todo))

@@ -251,6 +251,7 @@ def test_what_could_not_be_had_in_chinese(own_ws: Workspace) -> None:
     own_ws.apply("full", "--skip-unavailable")
     shown = in_chinese(own_ws)
     assert "未包含 step：依赖 typo@greeter，而后者未包含" in shown and "已跳过：无法获取源码" in shown, shown
+    assert "    tried " not in own_ws.good("status") and "    tried " in own_ws.good("status", "-v")
 
 
 def test_what_is_wrong_in_chinese(ws: Workspace) -> None:
