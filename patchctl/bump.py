@@ -184,6 +184,9 @@ def moved_apart(drifting: Drifting, stacks: Mapping[str, Stack], moves: Sequence
     to = {move.upstream: move.to for move in moves}
     found = list[str]()
     for name, stack in stacks.items():
+        companions = drifting.dist.upstream(name).companions
+        if companions is None or to.keys().isdisjoint({name, *companions.revisions}):
+            continue  # before its source is fetched
         named = named_by(drifting, stack, to.get(name))
         own = f"{name} {to.get(name) or pinned_as(stack)}"
         for other, revision in named.items():
