@@ -13,6 +13,8 @@ from log.console import Run
 from log.health import Hint, counted_devices
 from log.metrics import explanation, order, sections
 
+from patchctl.terminal.text import counted
+
 # What the timer of a step encloses (fit of ray_trainer.py, dapo_ray_trainer.py and v1/trainer_base.py), in the order in which it happens.
 PHASES = (
     "gen",
@@ -131,8 +133,8 @@ def text(runs: Sequence[tuple[Run, Sequence[Hint]]]) -> Iterator[str]:
 
 def _run_text(run: Run, found: Sequence[Hint]) -> Iterator[str]:
     devices = counted_devices(run)
-    counted = f", {devices} device{'s' * (devices != 1)}" if devices else ""
-    yield f"{run.name}: {len(run.steps)} step{'s' * (len(run.steps) != 1)}, {min(run.steps)} to {max(run.steps)}{counted}"
+    on = f", {counted(devices, 'device')}" if devices else ""
+    yield f"{run.name}: {counted(len(run.steps), 'step')}, {min(run.steps)} to {max(run.steps)}{on}"
     shown = run.notes[:10]
     yield from (f"  note: {note}" for note in shown)
     if len(run.notes) > len(shown):
