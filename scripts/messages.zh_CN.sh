@@ -34,3 +34,35 @@ CHINESE=(
   ["the log: {1}"]="日志：{1}"
   ["the training ended with {1}; the log: {2}"]="训练以退出码 {1} 结束；日志：{2}"
 )
+
+usage_in_chinese() {
+  cat <<'TEXT'
+用法：train.sh PROFILE RECIPE [选项] [KEY=VALUE ...]
+
+先在每个节点上执行 ray_cluster.sh，再在第一个节点上执行本脚本。步骤依次如下，前一步无误才进行下一步：
+检查配方的规则，KEY=VALUE 也在其中；检查配方所需的路径是否已设置（MODEL_PATH、TRAIN_FILE 等）；
+执行 `patchctl preflight`；确认所有节点和 NPU 都已加入集群，且 Ray 启动时用的就是这套环境变量；
+最后执行 `patchctl recipe command` 打印的训练命令。
+
+  -n, --nodes N           节点数 [默认：配方中的节点数]
+      --workspace D       打好补丁的源码树所在的目录，各节点上须相同
+                          [默认：$WORKSPACE、$PATCHCTL_WORKSPACE 或 workspace]
+      --path NAME=PATH    配方的一个文件，代替对应的环境变量；可重复
+      --size NAME=N       配方中的另一个规模参数；可重复
+      --release NAME      配方所属的版本，也可写作 RECIPE@NAME 或设置 PATCHCTL_RELEASE
+      --head A[:PORT]     集群地址 [默认：RAY_ADDRESS；否则用 ray_cluster.sh 在本机启动的集群；
+                          单节点时则由框架自行启动 Ray]
+      --wait SECONDS      等待节点的秒数 [默认：600]
+      --log-dir D         日志目录 [默认：logs]；文件名为 PROFILE-RECIPE-时间.log
+      --accept NAME       放行预检的某条结论；可重复
+      --no-preflight      完全不检查这台机器
+      --node-ip A, --interface I   本节点的 IP 和网卡，无法自动找到时使用；--cann D：CANN 所在目录
+      --dry-run           把以上全部打印成一个脚本，不执行；在任何机器上都可用：缺少的东西会说明，并假定存在
+
+退出码：训练开始后为训练的退出码；开始前：1 预检发现问题，或缺少节点；2 用法有误、违反配方的规则或
+路径未设置；130 被中断，143 被终止。
+
+  train.sh qwen3-235b grpo --nodes 8 --path model=/data/Qwen3-235B-A22B trainer.total_epochs=1
+  MODEL_PATH=... TRAIN_FILE=... VAL_FILE=... CKPTS_DIR=... train.sh qwen3-32b dapo --dry-run
+TEXT
+}

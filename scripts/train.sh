@@ -9,6 +9,10 @@ SCRIPT=train.sh
 source "$HERE/common.sh"
 
 usage() {
+  if in_chinese; then
+    usage_in_chinese
+    return
+  fi
   cat <<'TEXT'
 Usage: train.sh PROFILE RECIPE [options] [KEY=VALUE ...]
 

@@ -391,6 +391,13 @@ def test_wrong_use_in_chinese(run: Training, line: str, told: str) -> None:
     assert told in done.stderr and "  建议：" in done.stderr and english_in(done.stderr) == [], done.stderr
 
 
+def test_the_help_in_chinese_has_the_options_and_examples_of_the_english(run: Training) -> None:
+    english, chinese = (run.shell.run("train.sh", "--help", **env).stdout for env in ({}, IN_CHINESE))
+    assert chinese != english and english_in(chinese.replace("patchctl recipe command", "patchctl")) == []
+    for words in (r"(?<![\w-])--?[a-z][a-z-]*", r"(?m)^  (?:\S+=\S+ )*train\.sh .*$", r"\b\d+\b"):
+        assert sorted(re.findall(words, chinese)) == sorted(re.findall(words, english))
+
+
 def test_a_training_in_chinese(run: Training) -> None:
     code, program = run.to_the_end(**IN_CHINESE, ENTRY_DOES="sys.exit(7)")
     assert code == 7 and f"train.sh: 训练以退出码 7 结束；日志：{run.logs()[0]}\n" in program.err
