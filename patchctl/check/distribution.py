@@ -26,9 +26,8 @@ from patchctl.manifest.diagnostics import InvalidManifest
 from patchctl.manifest.distribution import Distribution
 from patchctl.manifest.lock import LockedPatch, StackLock, lock_file, pin_record, read_lock
 from patchctl.manifest.requirement_types import PLATFORMS
-from patchctl.manifest.series import MUTANTS, TESTS
+from patchctl.manifest.series import MUTANTS, TESTS, TO_FILL_IN
 from patchctl.manifest.types import Stack
-from patchctl.prove.new import MARKER
 from patchctl.requirements.declared import FILE, read_declared, stale
 from patchctl.requirements.interpreter import RequiredPackages, contradictions
 from patchctl.requirements.lockfile import PROFILE, inputs_of, lock_path
@@ -60,9 +59,9 @@ def check_begun(dist: Distribution) -> Iterator[Finding]:
     folders = (folder for part in (TESTS, MUTANTS) for folder in dist.root.glob(f"patches/*/*/*/{part}"))
     for file in sorted(file for folder in folders for file in folder.iterdir() if file.suffix in (".py", ".yaml")):
         lines = enumerate(file.read_text(encoding="utf-8", errors="replace").splitlines(), 1)
-        if (line := next((number for number, text in lines if MARKER in text), None)) is not None:
+        if (line := next((number for number, text in lines if TO_FILL_IN in text), None)) is not None:
             shown = file.relative_to(dist.root)
-            what = f"waits to be filled in where it says {MARKER}"
+            what = f"waits to be filled in where it says {TO_FILL_IN}"
             yield Finding("filled-in", what, shown.as_posix(), line, "error", shown.parts[1], shown.parts[3])
 
 

@@ -9,8 +9,8 @@ from typing import Literal
 
 from patchctl.findings import Finding
 from patchctl.manifest.diagnostics import did_you_mean
+from patchctl.manifest.series import TO_FILL_IN
 from patchctl.patch.parse import FileChange, Hunk
-from patchctl.prove.new import MARKER as NEW
 from patchctl.stack.build import COMMITTER
 from patchctl.stack.patches import LintedPatch, StackPatch
 
@@ -302,7 +302,7 @@ def author(patch: LintedPatch) -> Iterator[Violation]:
 
 @patch_rule(
     "filled-in",
-    f"nothing in the header is TODO, and no test or mutation holds {NEW}: `patchctl import` and `patchctl new` write"
+    f"nothing in the header is TODO, and no test or mutation holds {TO_FILL_IN}: `patchctl import` and `patchctl new` write"
     " that where words are wanted",
     "a patch without need, risk and switch is one that no one has looked at",
 )

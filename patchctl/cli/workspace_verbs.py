@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 )
 @click.option("--stash", is_flag=True, help="Keep local edits on a branch of their tree instead of stopping at them.")
 @click.option("--dry-run", is_flag=True, help="Build and prove everything, and write nothing.")
-@json_option("patchctl.report.trees:ApplyOutput")
+@json_option("patchctl.workspace.apply:ApplyOutput")
 @click.pass_obj
 def apply_command(
     app: App,
@@ -87,9 +87,9 @@ def apply_command(
       patchctl apply --profile qwen3-235b
       patchctl apply --profile qwen3-32b --in-place vllm=/vllm-workspace/vllm
     """
-    from patchctl.report.trees import apply_output, plan_text
+    from patchctl.report.trees import plan_text
     from patchctl.stack.plan import make_plan, select
-    from patchctl.workspace.apply import apply_plan, preview
+    from patchctl.workspace.apply import apply_output, apply_plan, preview
     from patchctl.workspace.current import current_state
 
     dist = sources.distribution
@@ -147,7 +147,7 @@ def _folders(
 @click.command("revert")
 @workspace_option
 @click.option("--stash", is_flag=True, help="Keep local edits on a branch of their tree instead of stopping at them.")
-@json_option("patchctl.report.trees:RevertOutput")
+@json_option("patchctl.workspace.apply:RevertOutput")
 @click.pass_obj
 def revert_command(app: App, workspace: Path, stash: bool, as_json: bool) -> None:
     """Take a workspace back to the unpatched base, byte for byte.
@@ -160,8 +160,7 @@ def revert_command(app: App, workspace: Path, stash: bool, as_json: bool) -> Non
       patchctl revert
       patchctl revert --workspace workspace --stash
     """
-    from patchctl.report.trees import revert_output
-    from patchctl.workspace.apply import revert
+    from patchctl.workspace.apply import revert, revert_output
 
     outcome = revert(workspace.absolute(), stash=stash)
 
@@ -183,7 +182,7 @@ def revert_command(app: App, workspace: Path, stash: bool, as_json: bool) -> Non
 @click.command("repair")
 @workspace_option
 @click.option("--dry-run", is_flag=True, help="Say what is wrong, and write nothing.")
-@json_option("patchctl.report.trees:RepairOutput")
+@json_option("patchctl.workspace.repair:RepairOutput")
 @click.pass_obj
 def repair_command(app: App, workspace: Path, dry_run: bool, as_json: bool) -> None:
     """Make a clean base of a workspace that was interrupted or damaged, and lose nothing.
@@ -198,9 +197,9 @@ def repair_command(app: App, workspace: Path, dry_run: bool, as_json: bool) -> N
       patchctl repair --dry-run
       patchctl repair --workspace workspace
     """
-    from patchctl.report.trees import RepairOutput, repair_text
+    from patchctl.report.trees import repair_text
     from patchctl.workspace.apply import writing
-    from patchctl.workspace.repair import preview_repair, repair
+    from patchctl.workspace.repair import RepairOutput, preview_repair, repair
 
     workspace = workspace.absolute()
     with writing(workspace):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import stat
 import struct
 import time
@@ -45,10 +46,15 @@ class IndexChange:
     written: Mapping[bytes, tuple[int, int, int, int]]
 
 
-def has_marks(file: Path) -> bool:
-    """Whether an entry is in conflict or has a flag that hides its file from git. Raises NotPlain, OSError."""
+def summary(file: Path) -> tuple[bool, str | None]:
+    """Whether an entry is in conflict or has a flag that hides its file from git; and the tree that all entries make, None where
+    the cache tree does not say, as after a change of any of them. Raises NotPlain, OSError."""
     data = _read(file)[0]
-    return any(data[at + 60] & 0xF0 for at, _ in _entries(data))
+    marked, end = 0, _HEAD
+    for at, end in _entries(data):  # noqa: B007  (where extensions begin)
+        marked |= data[at + 60] & 0xF0
+    top = re.match(rb"\0(\d+) \d+\n(.{20})", _extension(data, end), re.DOTALL)
+    return bool(marked), top[2].hex() if top else None
 
 
 def changed(file: Path, folder: Path, change: IndexChange) -> tuple[bytes, list[bytes]]:
@@ -196,6 +202,19 @@ def _render(path: bytes, entry: TreeEntry, status: os.stat_result | None) -> byt
     return fixed + path + b"\0" * (8 - (_FIXED + len(path)) % 8)
 
 
+def _extension(data: bytes, at: int) -> bytes:
+    """Return the cache tree's bytes; extensions start `at`. Raises NotPlain for another one that is required."""
+    last, found = len(data) - _DIGEST, b""
+    while at < last:
+        size = int.from_bytes(data[at + 4 : at + 8], "big")
+        if not b"A" <= data[at : at + 1] <= b"Z" or at + 8 + size > last:
+            raise NotPlain
+        if data[at : at + 4] == b"TREE":
+            found = data[at + 8 : at + 8 + size]
+        at += 8 + size
+    return found
+
+
 class _Node:
     """A folder in the cache tree: the number of entries below it, its tree id, its subfolders."""
 
@@ -209,7 +228,7 @@ class _Trees:
     """The cache tree of an index, updated for a change."""
 
     def __init__(self, data: bytes, at: int, change: IndexChange) -> None:
-        self._data = self._extension(data, at)
+        self._data = _extension(data, at)
         self._at = 0
         name, self._top = self._node()
         if name or self._at != len(self._data) or self._top.oid != change.source:
@@ -220,18 +239,6 @@ class _Trees:
             self._count(path, -1)
         for path in change.after.keys() - change.before.keys():
             self._count(path, 1)
-
-    def _extension(self, data: bytes, at: int) -> bytes:
-        """Return the cache tree's bytes; extensions start `at`. Raises NotPlain for another one that is required."""
-        last, found = len(data) - _DIGEST, b""
-        while at < last:
-            size = int.from_bytes(data[at + 4 : at + 8], "big")
-            if not b"A" <= data[at : at + 1] <= b"Z" or at + 8 + size > last:
-                raise NotPlain
-            if data[at : at + 4] == b"TREE":
-                found = data[at + 8 : at + 8 + size]
-            at += 8 + size
-        return found
 
     def _node(self) -> tuple[bytes, _Node]:
         data = self._data

@@ -7,7 +7,6 @@ fault.
 
 from __future__ import annotations
 
-import bisect
 import os
 import zlib
 from pathlib import Path
@@ -121,9 +120,14 @@ class _Pack:
         index, first = self._index, name[0]
         low = int.from_bytes(index[4 + first * 4 : 8 + first * 4], "big") if first else 0
         high = int.from_bytes(index[8 + first * 4 : 12 + first * 4], "big")
-        at = bisect.bisect_left(_Names(index), name, low, high)
-        if at >= high or index[_ENTRIES + at * 20 : _ENTRIES + at * 20 + 20] != name:
+        place, end = _ENTRIES + low * 20, _ENTRIES + high * 20
+        while (place := index.find(name, place, end)) >= 0 and (
+            place - _ENTRIES
+        ) % 20:  # the end of one id, the start of the next
+            place += 1
+        if place < 0:
             return None
+        at = (place - _ENTRIES) // 20
         place = _ENTRIES + self._count * 24 + at * 4
         offset = int.from_bytes(index[place : place + 4], "big")
         if offset & 0x80000000:
@@ -210,19 +214,6 @@ class _Pack:
         if len(out) != size:
             raise _Odd
         return out
-
-
-class _Names:
-    """The sorted ids of an index, as a sequence for bisect."""
-
-    def __init__(self, index: bytes) -> None:
-        self._index = index
-
-    def __len__(self) -> int:
-        return (len(self._index) - _ENTRIES) // 20
-
-    def __getitem__(self, at: int) -> bytes:
-        return self._index[_ENTRIES + at * 20 : _ENTRIES + at * 20 + 20]
 
 
 def _place(objects: bytes, oid: str) -> bytes:

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from patchctl.atomic import replace_file
 from patchctl.errors import Where
-from patchctl.git.index import IndexChange, NotPlain, changed, has_marks, made_anew
+from patchctl.git.index import IndexChange, NotPlain, changed, made_anew, summary
 from patchctl.git.locks import OWN, SNAPSHOT, STASH, place_new, put_in_place
 from patchctl.git.pack import bring_pack
 from patchctl.git.packread import holds
@@ -57,6 +57,7 @@ class WorkTree:
         self._file_modes = file_modes
         # Whether `candidates` last listed anything, be it for stat data alone, as in a copied tree.
         self.is_stale = False
+        self._summaries: dict[tuple[int, int, int], tuple[bool, str | None]] = {}
 
     def git(self, *args: str, stdin: bytes | None = None, index: Path | None = None) -> bytes:
         """Run git on this tree, isolated from the tree's own settings too; with `index`, on that index file."""
@@ -83,8 +84,11 @@ class WorkTree:
         self.is_stale = bool(found)
         return found
 
-    def staged(self, commit: str) -> list[bytes]:
-        """Return paths whose index entry differs from `commit`, including intent-to-add entries."""
+    def staged(self, commit: str, tree: str | None = None) -> list[bytes]:
+        """Return paths whose index entry differs from `commit`, including intent-to-add entries. With `tree`, the commit's,
+        the usual case needs no process."""
+        if tree is not None and (found := self._summary()) is not None and found[1] == tree:
+            return []
         out = self.git("diff-index", "--cached", "-z", "--name-only", "--no-renames", commit)
         return [p for p in out.split(b"\0") if p]
 
@@ -103,11 +107,21 @@ class WorkTree:
         out = self.git("ls-files", "-z", "--others", "--exclude-standard")
         return [p for p in out.split(b"\0") if p and not p.endswith(b"/")]
 
+    def _summary(self) -> tuple[bool, str | None] | None:
+        """What the index says of itself, read once; None where that is left to git."""
+        with contextlib.suppress(NotPlain, OSError):
+            index = self.git_dir / "index"
+            status = os.stat(index)
+            seen = status.st_ino, status.st_size, status.st_mtime_ns
+            if seen not in self._summaries:
+                self._summaries = {seen: summary(index)}
+            return self._summaries[seen]
+        return None
+
     def marks(self) -> dict[bytes, Mark]:
         """Return tracked files that are in conflict, or flagged so that git does not look for edits."""
-        with contextlib.suppress(NotPlain, OSError):
-            if not has_marks(self.git_dir / "index"):
-                return {}
+        if (found := self._summary()) is not None and not found[0]:
+            return {}
         out = self.git("ls-files", "-z", "-v", "-s")
         return {m[3]: Mark(m[1].decode("ascii"), m[2].decode("ascii")) for m in _MARKED.finditer(out)}
 

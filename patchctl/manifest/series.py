@@ -13,6 +13,8 @@ from patchctl.manifest.types import Stack
 Stacks = Mapping[tuple[str, str], Stack]
 # What a feature's folder has besides its patch: carried files, tests, mutations, and the record of their runs.
 CARRIED, TESTS, MUTANTS, RECORD = "files", "tests", "mutants", "evidence.json"
+# In the files that `new` writes, where a person has to go on.
+TO_FILL_IN = "TODO(new)"
 # What its pull request has besides, at its place in upstream's tree: tests for upstream's own suites. No patched tree gets it.
 PROPOSED = "pull_request"
 # The folder beside an upstream's stacks with what several of them have, byte for byte: SHARED/FEATURE/{files,tests,mutants}.

@@ -3,7 +3,7 @@
 Existing files are kept. The commit comes last, and a run that fails before it removes the files that it wrote; after a
 kill, run it again.
 
-Parts to fill in are marked with `MARKER`, which the lint rule `filled-in` reports. Until then the test fails, the probe
+Parts to fill in are marked with `TO_FILL_IN`, which the lint rule `filled-in` reports. Until then the test fails, the probe
 raises, and the mutation names a file that does not exist.
 """
 
@@ -30,7 +30,6 @@ from patchctl.stack.plan import load_patches
 from patchctl.terminal.progress import Progress
 from patchctl.workspace.edit import open_stack
 
-MARKER = "TODO(new)"
 _FOLDER = Path(__file__).with_name("templates")
 # Matches the lint rule feature-form, and is short enough for file names.
 _FEATURE = re.compile(r"[a-z0-9][a-z0-9_]{0,99}")

@@ -1,24 +1,20 @@
-"""Text and JSON output of `apply`, `revert`, `status`, `identify` and `repair`. Computes nothing."""
+"""Text output of `apply`, `status`, `identify` and `repair`. Computes nothing."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-from patchctl.doc import Doc, Spread
 from patchctl.language import joined, message, recalled, translated
-from patchctl.stack.plan import Skipped
 from patchctl.terminal.text import padded, patch_count, visible_line
-from patchctl.workspace.repair import Repair
-from patchctl.workspace.state import SkippedUpstream, TreeState
 
 if TYPE_CHECKING:
     from patchctl.identify.match import Identification, Identified
     from patchctl.stack.plan import Plan, PlannedStack
     from patchctl.terminal.text import Style
     from patchctl.workspace.apply import ApplyOutcome
+    from patchctl.workspace.repair import Repair
     from patchctl.workspace.status import Status, TreeStatus
 
 
@@ -30,8 +26,6 @@ _FORMS = {
     "sdist": "as in the source distribution",
     "part": "a part",
 }
-_UNDONE = "verb of an interrupted run that was rolled back first because objects of its result were damaged"
-_STASHED = "branch that keeps local edits, by upstream; for an `--in-place` checkout `BRANCH of PATH`, PATH being the repository"
 _PASSED_BY = "passed by (.git, __pycache__, environments, ...)"
 # The state of a workspace keeps in English what `apply` said: why a feature is left out (stack/plan.py, stack/patches.py), and why a
 # place did not have a source (source/*.py). What git or an index said itself is in none of these.
@@ -62,60 +56,6 @@ _REASONS = (
     message("not in the {form} of {upstream}: {files}", form="", upstream="", files=""),
 )
 _MODE = "its executable bit is not the pin's"
-
-
-@dataclass(frozen=True)
-class ApplyOutput:
-    """What `apply` prints."""
-
-    profile: Annotated[str, Doc("profile name")]
-    release: Annotated[str | None, Doc("release name; null if the profile names its stacks itself")]
-    workspace: Annotated[Path, Doc("workspace path")]
-    dry_run: Annotated[bool, Doc("true if nothing was written")]
-    without: Annotated[tuple[str, ...], Doc("features left out with `--without`")]
-    changed: Annotated[tuple[str, ...], Doc("upstreams whose trees changed, or would change in a dry run")]
-    finished: Annotated[str | None, Doc("verb of an interrupted run that was completed first")]
-    undone: Annotated[str | None, Doc(_UNDONE)]
-    stashed: Annotated[Mapping[str, str], Doc(_STASHED)]
-    trees: Annotated[dict[str, TreeState], Doc("current trees of the workspace, by upstream")]
-    skipped: Annotated[tuple[SkippedUpstream, ...], Doc("with `--skip-unavailable`: unavailable upstreams")]
-    kept: Annotated[
-        tuple[Skipped, ...],
-        Doc("with `--skip-unavailable`: trees left as applied because their sources are no longer available"),
-    ]
-
-
-def apply_output(plan: Plan, outcome: ApplyOutcome, workspace: Path, *, dry_run: bool) -> ApplyOutput:
-    """Return the workspace, and what the run did."""
-    head = (plan.profile.name, plan.profile.release, workspace, dry_run, plan.without)
-    done, state = (outcome.changed, outcome.finished, outcome.undone, outcome.stashed), outcome.state
-    return ApplyOutput(*head, *done, state.trees, state.skipped, plan.kept)
-
-
-@dataclass(frozen=True)
-class RevertedTree:
-    """A tree that the workspace still manages."""
-
-    folder: Annotated[str, Doc("path relative to the workspace")]
-    commit: Annotated[str, Doc("current commit of the tree")]
-
-
-@dataclass(frozen=True)
-class RevertOutput:
-    """What `revert` prints."""
-
-    workspace: Annotated[Path, Doc("workspace path")]
-    changed: Annotated[tuple[str, ...], Doc("upstreams whose trees were reverted")]
-    finished: Annotated[str | None, Doc("verb of an interrupted run that was completed first")]
-    undone: Annotated[str | None, Doc(_UNDONE)]
-    stashed: Annotated[Mapping[str, str], Doc(_STASHED)]
-    trees: Annotated[dict[str, RevertedTree], Doc("trees that the workspace still manages, by upstream")]
-
-
-def revert_output(outcome: ApplyOutcome, workspace: Path) -> RevertOutput:
-    """Return the workspace, and what the run did."""
-    trees = {name: RevertedTree(tree.folder, tree.tip_commit) for name, tree in outcome.state.trees.items()}
-    return RevertOutput(workspace, outcome.changed, outcome.finished, outcome.undone, outcome.stashed, trees)
 
 
 def plan_text(plan: Plan, outcome: ApplyOutcome, workspace: Path, style: Style, *, dry_run: bool) -> Iterator[str]:
@@ -349,14 +289,6 @@ def _listed(word: str, lines: Sequence[str]) -> Iterator[str]:
     yield from (f"    {word} {visible_line(line)}" for line in lines[:_SHOWN])
     if len(lines) > _SHOWN:
         yield f"    {word} ... and {len(lines) - _SHOWN} more (--json has all)"
-
-
-@dataclass(frozen=True)
-class RepairOutput:
-    """What `repair` prints."""
-
-    done: Annotated[Repair, Spread()]
-    dry_run: Annotated[bool, Doc("true if nothing was written")]
 
 
 def repair_text(result: Repair, style: Style, *, dry_run: bool) -> Iterator[str]:

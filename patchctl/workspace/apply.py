@@ -12,13 +12,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Annotated
 
+from patchctl.doc import Doc
 from patchctl.errors import BrokenRepository, LocalEdits, WrongUse
 from patchctl.git.run import GitFailed
 from patchctl.language import message
 from patchctl.os_errors import as_user_error, os_reason
 from patchctl.source.obtain import CACHE
-from patchctl.stack.plan import Plan, PlannedStack
+from patchctl.stack.plan import Plan, PlannedStack, Skipped
 from patchctl.workspace.checks import (
     VerifiedMove,
     check_places,
@@ -43,6 +45,9 @@ from patchctl.workspace.tree_part import (
 from patchctl.workspace.trees import STASH_HINT, Sides, Tree
 from patchctl.workspace.workspace_lock import clean_up, drop_own_locks, workspace_lock
 
+_UNDONE = "verb of an interrupted run that was rolled back first because objects of its result were damaged"
+_STASHED = "branch that keeps local edits, by upstream; for an `--in-place` checkout `BRANCH of PATH`, PATH being the repository"
+
 
 @dataclass(frozen=True)
 class ApplyOutcome:
@@ -55,6 +60,60 @@ class ApplyOutcome:
     stashed: Mapping[str, str]
     undone: str | None = None
     moved_from: str | None = None
+
+
+@dataclass(frozen=True)
+class ApplyOutput:
+    """What `apply` prints."""
+
+    profile: Annotated[str, Doc("profile name")]
+    release: Annotated[str | None, Doc("release name; null if the profile names its stacks itself")]
+    workspace: Annotated[Path, Doc("workspace path")]
+    dry_run: Annotated[bool, Doc("true if nothing was written")]
+    without: Annotated[tuple[str, ...], Doc("features left out with `--without`")]
+    changed: Annotated[tuple[str, ...], Doc("upstreams whose trees changed, or would change in a dry run")]
+    finished: Annotated[str | None, Doc("verb of an interrupted run that was completed first")]
+    undone: Annotated[str | None, Doc(_UNDONE)]
+    stashed: Annotated[Mapping[str, str], Doc(_STASHED)]
+    trees: Annotated[dict[str, TreeState], Doc("current trees of the workspace, by upstream")]
+    skipped: Annotated[tuple[SkippedUpstream, ...], Doc("with `--skip-unavailable`: unavailable upstreams")]
+    kept: Annotated[
+        tuple[Skipped, ...],
+        Doc("with `--skip-unavailable`: trees left as applied because their sources are no longer available"),
+    ]
+
+
+def apply_output(plan: Plan, outcome: ApplyOutcome, workspace: Path, *, dry_run: bool) -> ApplyOutput:
+    """Return the workspace, and what the run did."""
+    head = (plan.profile.name, plan.profile.release, workspace, dry_run, plan.without)
+    done, state = (outcome.changed, outcome.finished, outcome.undone, outcome.stashed), outcome.state
+    return ApplyOutput(*head, *done, state.trees, state.skipped, plan.kept)
+
+
+@dataclass(frozen=True)
+class RevertedTree:
+    """A tree that the workspace still manages."""
+
+    folder: Annotated[str, Doc("path relative to the workspace")]
+    commit: Annotated[str, Doc("current commit of the tree")]
+
+
+@dataclass(frozen=True)
+class RevertOutput:
+    """What `revert` prints."""
+
+    workspace: Annotated[Path, Doc("workspace path")]
+    changed: Annotated[tuple[str, ...], Doc("upstreams whose trees were reverted")]
+    finished: Annotated[str | None, Doc("verb of an interrupted run that was completed first")]
+    undone: Annotated[str | None, Doc(_UNDONE)]
+    stashed: Annotated[Mapping[str, str], Doc(_STASHED)]
+    trees: Annotated[dict[str, RevertedTree], Doc("trees that the workspace still manages, by upstream")]
+
+
+def revert_output(outcome: ApplyOutcome, workspace: Path) -> RevertOutput:
+    """Return the workspace, and what the run did."""
+    trees = {name: RevertedTree(tree.folder, tree.tip_commit) for name, tree in outcome.state.trees.items()}
+    return RevertOutput(workspace, outcome.changed, outcome.finished, outcome.undone, outcome.stashed, trees)
 
 
 def apply_plan(

@@ -33,7 +33,7 @@ def edits_in(tree: Tree, commit: str, marks: Mapping[bytes, Mark]) -> list[bytes
     changed = tree.work.candidates(commit)
     edited = tree.differing(tree.files(commit), {*changed, *marks}) if changed or marks else []
     # Of an --in-place checkout we read our own index: what its owner staged stays staged.
-    staged = tree.work.staged(commit) if tree.kind == "managed" else []
+    staged = tree.staged(commit) if tree.kind == "managed" else []
     return sorted({*edited, *staged})
 
 
@@ -41,7 +41,7 @@ def staged_during(tree: Tree, source: str | None, target: str | None) -> list[by
     """Paths staged since a run was interrupted: their index entry is neither that of `source` nor that of `target`."""
     if tree.kind != "managed" or source is None or target is None:
         return []
-    return sorted({*tree.work.staged(source)} & {*tree.work.staged(target)})
+    return sorted({*tree.staged(source)} & {*tree.staged(target)})
 
 
 def marks_in(tree: Tree) -> dict[bytes, Mark]:
@@ -122,31 +122,40 @@ _UNWRITABLE = message("nothing was changed: apply or revert again when it can be
 
 @dataclass(frozen=True)
 class VerifiedMove:
-    """The files of a move whose objects are all in the tree's repository, and contents that it will write, by object id."""
+    """The files of a move whose objects are all in the tree's repository, and contents that it will write, by object id;
+    `written` knows the files of a new tree, which wait in a folder of their own."""
 
     sides: Sides
     contents: Mapping[str, bytes]
+    written: TreeFiles | None = None
 
 
 def verify_objects(
-    tree: Tree, move: Move, base: str | None = None, git_dir: Path | None = None, *, whole: bool = False
+    tree: Tree,
+    move: Move,
+    base: str | None = None,
+    git_dir: Path | None = None,
+    *,
+    whole: bool = False,
+    written: TreeFiles | None = None,
 ) -> VerifiedMove:
     """Read and hash every tree of a move and every blob that it writes.
 
     With `base`, also the blobs that undoing the move would write, and those of a move from its end to this commit; with
-    `whole`, every blob of this commit. `git_dir` is the repository while it is being made. Raises BrokenRepository, GitKilled.
+    `whole`, every blob of this commit. `git_dir` is the repository while it is being made. With `written`, the files of a new tree
+    are written there as they are read, so that they are read once. Raises BrokenRepository, GitKilled.
     """
     contents: dict[str, bytes] = {}
     room = _KEPT_BYTES
     with ObjectReader(git_dir or tree.git_dir, tree.name, afresh=True) as reader:
         partly = base is not None and not whole and tree.kind == "managed"
         sides = sides_of(reader, move, whole=not partly)
-        coming = _blobs(sides.after, sides.paths)
+        coming = _places(sides)
         others: set[str] = set()
         if base is not None:
             others = _others(reader, base, move, sides, whole=whole)
             others |= _blobs(sides.before, sides.paths) | _blobs(sides.kept, sides.paths)
-        wanted = [*sorted(coming), *sorted(others - coming)]
+        wanted = [*coming, *sorted(others - coming.keys())]
         for oid, (kind, data) in zip(wanted, reader.read_many(wanted), strict=True):
             if kind != "blob":
                 what = message(
@@ -156,10 +165,26 @@ def verify_objects(
                     kind=kind,
                 )
                 raise BrokenRepository(what, where=str(reader.repo))
-            if oid in coming and len(data) <= room:
+            if written is not None:
+                for path in coming.get(oid, ()):
+                    written.create(path, sides.after[path], data)
+            elif oid in coming and len(data) <= room:
                 contents[oid] = data
                 room -= len(data)
-    return VerifiedMove(sides, contents)
+    if written is not None:
+        for path, entry in sides.after.items():
+            if entry.mode == GITLINK:
+                written.create(path, entry, b"")
+    return VerifiedMove(sides, contents, written)
+
+
+def _places(sides: Sides) -> dict[str, list[bytes]]:
+    """The paths of each blob that a move writes, in the order of the first of them: files of a folder lie beside each other on a disk."""
+    places: dict[str, list[bytes]] = {}
+    for path in sorted(sides.paths & sides.after.keys()):
+        if sides.after[path].mode != GITLINK:
+            places.setdefault(sides.after[path].id, []).append(path)
+    return places
 
 
 def _others(reader: ObjectReader, base: str, move: Move, sides: Sides, *, whole: bool) -> set[str]:

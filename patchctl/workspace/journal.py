@@ -109,6 +109,11 @@ def new_git_dir(workspace: Path, name: str) -> Path:
     return workspace / FOLDER / "new" / f"{name}.git"
 
 
+def new_tree(workspace: Path, name: str) -> Path:
+    """Where the files of a new managed tree wait."""
+    return workspace / FOLDER / "new" / name
+
+
 def write_journal(workspace: Path, journal: Journal) -> None:
     """Put the journal on disk. From here on the run will be finished."""
     data = {
@@ -166,6 +171,9 @@ def place_repositories(workspace: Path, journal: Journal) -> None:
                 raise LocalEdits(
                     message("the repository of {name} is gone", name=change.name), [str(tree.git_dir)], hint=REPAIR
                 )
+            if not os.path.lexists(tree.folder):
+                with contextlib.suppress(OSError):  # somebody has made it meanwhile: files are written into it one by one
+                    os.rename(new_tree(workspace, change.name), tree.folder)
             tree.folder.mkdir(parents=True, exist_ok=True)
             os.replace(prepared, tree.git_dir)
 
@@ -188,6 +196,9 @@ def finish(workspace: Path, journal: Journal, verified: Mapping[str, VerifiedMov
 
 def _plan(workspace: Path, change: TreeChange, verified: VerifiedMove) -> Steps:
     tree = change.tree(workspace)
+    if verified.written is not None and not new_tree(workspace, change.name).exists():
+        verified.written.move_to(tree.folder)
+        return Steps(verified.sides, (), written=verified.written)
     steps = tree.steps(verified.sides, verified.contents)
     edited = tree.edited_generated(change.generated, change.known)
     if any(path not in steps.sides.kept for path in edited):

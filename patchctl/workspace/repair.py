@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-from patchctl.doc import Doc
+from patchctl.doc import Doc, Spread
 from patchctl.errors import LocalEdits, WrongUse
 from patchctl.git.catfile import ObjectReader
 from patchctl.workspace.repair_target import LastKnown, RepairTarget, last_known, repair_marker, repair_targets
@@ -52,6 +52,14 @@ class Repair:
     @property
     def healthy(self) -> Annotated[bool, Doc("true if nothing was found or changed")]:
         return not self.found
+
+
+@dataclass(frozen=True)
+class RepairOutput:
+    """What `repair` prints."""
+
+    done: Annotated[Repair, Spread()]
+    dry_run: Annotated[bool, Doc("true if nothing was written")]
 
 
 def preview_repair(workspace: Path) -> Repair:

@@ -94,6 +94,21 @@ class TreeFiles:
         """Put a file there, in place of whatever file is there now, with the mode that `entry` says."""
         self._write(path, entry, data, keep_mode=False)
 
+    def create(self, path: bytes, entry: TreeEntry, data: bytes) -> None:
+        """Put a file where there is none, in a folder that is nobody else's yet: what is left half-written goes with the folder."""
+        self._make_parents(path)
+        full = self._full(path)
+        if entry.mode == GITLINK:
+            os.mkdir(full)
+        elif entry.mode == SYMLINK:
+            os.symlink(data, full)
+        else:
+            self.written[path] = self._write_new(full, None, entry.mode, data, keep_mode=False)
+
+    def move_to(self, folder: Path) -> None:
+        """The folder has been renamed to this."""
+        self.folder = os.fsencode(folder)
+
     def rewrite(self, path: bytes, entry: TreeEntry, data: bytes) -> None:
         """`write`, and the file keeps every bit of the mode that it has now."""
         self._write(path, entry, data, keep_mode=True)
@@ -234,6 +249,8 @@ class TreeFiles:
         return True
 
     def _make_parents(self, path: bytes) -> None:
+        if path.rpartition(b"/")[0] in self._real:
+            return
         for parent in self._parents(path):
             if parent in self._real:
                 continue

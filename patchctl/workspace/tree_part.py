@@ -21,10 +21,11 @@ from patchctl.source.cache import REFRESH
 from patchctl.stack import result_cache
 from patchctl.stack.plan import PlannedStack
 from patchctl.workspace.checks import VerifiedMove, edits_in, settled_marks, verify_objects
-from patchctl.workspace.journal import TreeChange, new_git_dir
+from patchctl.workspace.journal import TreeChange, new_git_dir, new_tree
 from patchctl.workspace.pip_record import keep_record, record_is_ours
 from patchctl.workspace.repair_target import note_tree
 from patchctl.workspace.state import AppliedPatch, LeftOutFeature, TreeState
+from patchctl.workspace.tree_files import TreeFiles
 from patchctl.workspace.trees import Move, Sides, Tree, commit_tree, sides_of
 
 
@@ -238,8 +239,14 @@ def import_objects(workspace: Path, part: TreePart) -> VerifiedMove:
         if change.record:
             keep_record(tree)
     had = set(_packs(git_dir))
+    files = None
+    if part.fresh and change.kind == "managed" and not os.path.lexists(tree.folder):
+        staged = new_tree(workspace, change.name)
+        shutil.rmtree(staged, ignore_errors=True)
+        staged.mkdir()
+        files = TreeFiles(staged)
     try:
-        verified = _import_and_verify(tree, change, git_dir, planned)
+        verified = _import_and_verify(tree, change, git_dir, planned, files)
     except (BrokenRepository, SourceMismatch) as damage:
         if not part.fresh and isinstance(damage, BrokenRepository):
             with contextlib.suppress(
@@ -262,11 +269,13 @@ def import_objects(workspace: Path, part: TreePart) -> VerifiedMove:
     return verified
 
 
-def _import_and_verify(tree: Tree, change: TreeChange, git_dir: Path, planned: PlannedStack) -> VerifiedMove:
+def _import_and_verify(
+    tree: Tree, change: TreeChange, git_dir: Path, planned: PlannedStack, files: TreeFiles | None
+) -> VerifiedMove:
     new = not WorkTree(git_dir, tree.folder).has(change.base)
     try:
         _import(git_dir, planned, base=new)
-        return verify_objects(tree, change.move, change.base, git_dir, whole=new)
+        return verify_objects(tree, change.move, change.base, git_dir, whole=new, written=files)
     except BrokenRepository:
         if new:
             raise

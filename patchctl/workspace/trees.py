@@ -6,6 +6,7 @@ changes: these get the patch's executable bits, and their own back when the patc
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -14,7 +15,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
-from patchctl.errors import LocalEdits
+from patchctl.errors import BrokenRepository, LocalEdits
 from patchctl.git.catfile import ObjectReader
 from patchctl.git.objects import EXECUTABLE, GITLINK, REGULAR, Files, TreeEntry
 from patchctl.git.worktree import WorkTree
@@ -55,11 +56,13 @@ class Sides:
 
 @dataclass(frozen=True)
 class Steps:
-    """A pending checkout: the move, the paths still to write, and blobs already in memory, by id."""
+    """A pending checkout: the move, the paths still to write, and blobs already in memory, by id; `written` knows the files
+    of a new tree, which are all there."""
 
     sides: Sides
     todo: tuple[bytes, ...]
     contents: Mapping[str, bytes] = field(default_factory=dict)
+    written: TreeFiles | None = None
 
 
 class Tree:
@@ -109,6 +112,12 @@ class Tree:
         """Every file of a commit, from the tree's own objects."""
         with ObjectReader(self.git_dir, self.name) as reader:
             return reader.files(commit_tree(reader, commit))
+
+    def staged(self, commit: str) -> list[bytes]:
+        """Paths whose index entry differs from `commit`, including intent-to-add entries."""
+        with contextlib.suppress(BrokenRepository), ObjectReader(self.git_dir, self.name) as reader:
+            return self.work.staged(commit, commit_tree(reader, commit))
+        return self.work.staged(commit)
 
     def differences(self, commit: str) -> list[bytes]:
         """Tracked files that are not as in `commit`, by reading every one: what `verify` believes."""
@@ -223,6 +232,8 @@ class Tree:
 
     def carry_out(self, steps: Steps) -> TreeFiles:
         """Write and remove what `plan` found; returns what knows the files that were written."""
+        if steps.written is not None:
+            return steps.written
         files, after = TreeFiles(self.folder), steps.sides.after
         for path in steps.sides.paths:  # a killed run may have been writing one that needs nothing now
             files.clean(path)

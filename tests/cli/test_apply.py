@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from chinese import IN_CHINESE, english_in
 from distribution import CLOCK, GREETER, Made, Patch, git, make_distribution, write_files
-from on_disk import Workspace, snapshot, stamps
+from on_disk import Workspace, environment, snapshot, stamps
 
 GENERATED = 'generated:\n  - path: greeter/_version.py\n    content: "version = 1\\n"\n    why: greeter asks for it\n'
 
@@ -423,6 +423,50 @@ def test_a_folder_that_is_not_ours_is_left_alone(ws: Workspace) -> None:
     assert message.returncode == 5 and "--in-place" in message.stderr
     assert (ws.folder / "greeter/notes.txt").read_text() == "mine\n"
     assert not (ws.folder / "clock").exists()
+
+
+def test_a_new_tree_comes_into_an_empty_folder_and_leaves_it_as_it_is(ws: Workspace) -> None:
+    """A volume of a container, say, or a folder of another owner."""
+    folder = ws.folder / "greeter"
+    folder.mkdir(parents=True)
+    folder.chmod(0o750)
+    before = folder.stat()
+    ws.apply()
+    ws.assert_healthy()
+    assert (folder.stat().st_ino, folder.stat().st_mode) == (before.st_ino, before.st_mode)
+
+
+# argv: patchctl's arguments. Somebody makes the folder right before a new tree comes there.
+MADE_MEANWHILE = """
+import os, sys
+from patchctl.__main__ import run
+def hook(event, args):
+    if event == "os.rename" and os.fsdecode(args[0]).endswith("new/greeter"):
+        os.makedirs(args[1])
+        open(os.path.join(os.fsdecode(args[1]), "mine.txt"), "w").close()
+sys.addaudithook(hook)
+sys.exit(run(sys.argv[1:]))
+"""
+
+
+def test_a_folder_that_somebody_makes_meanwhile_is_kept(ws: Workspace) -> None:
+    line = [
+        f"--root={ws.made.root}",
+        f"--cache={ws.made.cache}",
+        "apply",
+        "--workspace",
+        str(ws.folder),
+        "--profile",
+        "full",
+    ]
+    done = subprocess.run(
+        [sys.executable, "-c", MADE_MEANWHILE, *line], env=environment(ws.made), capture_output=True, text=True
+    )
+    assert (ws.folder / "greeter/mine.txt").exists()
+    (ws.folder / "greeter/mine.txt").unlink()
+    ws.apply()
+    ws.assert_healthy()
+    assert done.returncode == 0, done.stderr
 
 
 def test_a_tree_that_was_deleted_is_made_again(ws: Workspace) -> None:

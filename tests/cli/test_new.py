@@ -16,7 +16,8 @@ from distribution import REPO, Made, git, write_files
 from on_disk import copy_of
 
 from patchctl.check.rules import lint
-from patchctl.prove.new import MARKER, rendered
+from patchctl.manifest.series import TO_FILL_IN
+from patchctl.prove.new import rendered
 from patchctl.stack.patches import load_patch
 
 WARM = "patches/greeter/v1/warm"
@@ -82,11 +83,11 @@ def test_a_header_that_nobody_filled_in_is_named_line_by_line(made: Made) -> Non
     findings = json.loads(made.patchctl("verify", "--static", "--json").stdout)["findings"]
     file = made.patch("warm").relative_to(made.root).as_posix()
     lines = made.patch("warm").read_text().splitlines()
-    marked = [n for n, line in enumerate(lines, 1) if MARKER in line]
+    marked = [n for n, line in enumerate(lines, 1) if TO_FILL_IN in line]
     found = [f for f in findings if f["rule"] == "filled-in"]
     assert [f["line"] for f in found if f["file"] == file] == marked and len(marked) == 7
     first = {
-        name: (made.root / name).read_text().partition(MARKER)[0].count("\n") + 1 for name in (TEST, PROBE, MUTANT)
+        name: (made.root / name).read_text().partition(TO_FILL_IN)[0].count("\n") + 1 for name in (TEST, PROBE, MUTANT)
     }
     assert {f["file"]: f["line"] for f in found if f["file"] != file} == first
 
@@ -213,7 +214,7 @@ def test_the_test_fails_until_it_is_filled_in(made: Made) -> None:
     line = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *trees, TEST]
     done = subprocess.run(line, cwd=made.root, capture_output=True, text=True, check=False)
     assert done.returncode == 1 and re.search(r"^3 failed in", done.stdout, re.MULTILINE), done.stdout + done.stderr
-    assert len(re.findall(rf"^E +Failed: {re.escape(MARKER)}", done.stdout, re.MULTILINE)) == 3
+    assert len(re.findall(rf"^E +Failed: {re.escape(TO_FILL_IN)}", done.stdout, re.MULTILINE)) == 3
 
 
 SAME = """
@@ -265,7 +266,7 @@ def filled(text: str) -> str:
     }
     for key, value in words.items():
         text = re.sub(rf"(?m)^{key}: .*$", f"{key}: {value}", text)
-    return re.sub(rf"{re.escape(MARKER)}:? ", "", text)
+    return re.sub(rf"{re.escape(TO_FILL_IN)}:? ", "", text)
 
 
 @pytest.mark.parametrize(("write", "rules"), [(str, {"filled-in", "switch-form", "status-form"}), (filled, set())])
@@ -285,4 +286,4 @@ def test_the_template_of_a_mutation_has_its_keys() -> None:
 
     found = yaml.safe_load(rendered("mutant.yaml", **VALUES))
     assert found.keys() == {"file", "replace", "with", "why"}
-    assert [key for key, value in found.items() if MARKER in value] == ["file", "replace", "with", "why"]
+    assert [key for key, value in found.items() if TO_FILL_IN in value] == ["file", "replace", "with", "why"]

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from patchctl.git.catfile import ObjectReader
-from patchctl.git.index import IndexChange, NotPlain, changed, has_marks, made_anew
+from patchctl.git.index import IndexChange, NotPlain, changed, made_anew, summary
+from patchctl.git.worktree import WorkTree
 from patchctl.workspace.tree_files import TreeFiles
 
 ENV = {
@@ -200,10 +201,28 @@ def test_an_index_that_says_more_is_left_to_git(checkout: tuple[Path, list[str]]
     with pytest.raises(NotPlain):
         changed(index, top, change)
     if what in ("assumed", "conflict"):
-        assert has_marks(index)
-    elif what not in ("another tree", "no cache", "split"):
+        assert summary(index)[0]
+    elif what in ("another tree", "no cache"):
+        other = git(top, "rev-parse", f"{commits[2]}^{{tree}}").strip()
+        assert summary(index) == (False, other if what == "another tree" else None)
+    else:
         with pytest.raises(NotPlain):
-            has_marks(index)
+            summary(index)
+
+
+def test_what_is_staged_is_not_taken_for_the_commit(checkout: tuple[Path, list[str]]) -> None:
+    top, commits = checkout
+    settle(top, commits[0])
+    index, tree = top / ".git" / "index", git(top, "rev-parse", f"{commits[0]}^{{tree}}").strip()
+    assert summary(index) == (False, tree)
+    name = git(top, "ls-files").split()[0]
+    (top / name).write_text("staged\n")
+    git(top, "add", name)
+    assert summary(index) == (False, None)
+    work = WorkTree(top / ".git", top)
+    assert work.staged(commits[0], tree) == [os.fsencode(name)]
+    git(top, "reset", "-q", "--", name)
+    assert work.staged(commits[0], tree) == []
 
 
 def test_an_index_made_anew_is_the_one_that_git_makes(checkout: tuple[Path, list[str]]) -> None:
