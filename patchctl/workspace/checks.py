@@ -179,7 +179,7 @@ def verify_objects(
 
 
 def _places(sides: Sides) -> dict[str, list[bytes]]:
-    """The paths of each blob that a move writes, in the order of the first of them: files of a folder lie beside each other on a disk."""
+    """The paths of each blob that a move writes, in the order of the first of them: files of one folder lie together on a disk."""
     places: dict[str, list[bytes]] = {}
     for path in sorted(sides.paths & sides.after.keys()):
         if sides.after[path].mode != GITLINK:
