@@ -162,7 +162,7 @@ def _change(data: dict[str, Any]) -> TreeChange:
 
 
 def place_repositories(workspace: Path, journal: Journal) -> None:
-    """Give every new managed tree the git directory that was prepared for it."""
+    """Give every new managed tree the files and the git directory that were prepared for it."""
     for change in journal.changes:
         tree = change.tree(workspace)
         if change.kind == "managed" and not tree.git_dir.is_dir():
