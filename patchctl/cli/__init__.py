@@ -249,7 +249,7 @@ Exit codes: {SUMMARY}.
     callback=_language,
     shell_complete=lambda *_: [ENGLISH, CHINESE],
     metavar=f"[{ENGLISH}|{CHINESE}]",
-    help="Language of what `apply`, `doctor`, `preflight` and `status` print for people [default: PATCHCTL_LANG, else that of the locale].",
+    help="Language of what `apply`, `doctor`, `preflight`, `revert` and `status` print for people [default: PATCHCTL_LANG, else that of the locale].",
 )
 @click.pass_context
 def cli(ctx: click.Context, version: bool, root: Path | None, cache: Path | None, color: str, lang: str | None) -> None:

@@ -53,7 +53,7 @@ VARIABLES: Mapping[str, Mapping[str, tuple[str, str]]] = {
             "patchctl's own interpreter",
         ),
         "PATCHCTL_LANG": (
-            "`en` or `zh-CN`, for what `apply`, `doctor`, `preflight`, `status` and `train.sh` print; `--lang` wins",
+            "`en` or `zh-CN`, for what `apply`, `doctor`, `preflight`, `revert`, `status` and `train.sh` print; `--lang` wins",
             "`LC_ALL`, else `LC_MESSAGES`, else `LANG`",
         ),
         "PATCHCTL_NO_PROGRESS": ("silences progress on standard error", "shown after two seconds"),

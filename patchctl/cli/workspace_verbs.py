@@ -4,7 +4,6 @@ which patch breaks a command."""
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,7 +14,6 @@ from patchctl.cli.app import App, json_option, profile_option, split_pair, verbo
 from patchctl.cli.sources import Sources, source_options, source_or_bundle_options
 from patchctl.errors import DONE, FINDINGS, BadManifest, WrongUse
 from patchctl.language import joined, message
-from patchctl.terminal.text import Style
 
 if TYPE_CHECKING:
     from patchctl.blame.bisect import BisectRun
@@ -160,23 +158,11 @@ def revert_command(app: App, workspace: Path, stash: bool, as_json: bool) -> Non
       patchctl revert
       patchctl revert --workspace workspace --stash
     """
+    from patchctl.report.trees import revert_text
     from patchctl.workspace.apply import revert, revert_output
 
     outcome = revert(workspace.absolute(), stash=stash)
-
-    def text(style: Style) -> Iterable[str]:
-        if outcome.finished:
-            yield style.note(f"finished an interrupted {outcome.finished} first")
-        if outcome.undone:
-            yield style.note(f"took an interrupted {outcome.undone} back first: its objects were damaged")
-        for name in outcome.changed:
-            tree = outcome.state.trees.get(name)
-            yield f"{name:<12} {style.good('back at its base')} {tree.base_commit[:12] if tree else ''}".rstrip()
-        if not outcome.changed:
-            yield "every tree is at its base already"
-        yield from (f"{n:<12} edits kept on branch {branch}" for n, branch in outcome.stashed.items())
-
-    app.emit("revert", revert_output(outcome, workspace.absolute()), text, as_json)
+    app.emit("revert", revert_output(outcome, workspace.absolute()), lambda style: revert_text(outcome, style), as_json)
 
 
 @click.command("repair")

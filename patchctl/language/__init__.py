@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 ENGLISH, CHINESE = "en", "zh-CN"
-TRANSLATED = ("apply", "doctor", "preflight", "status")
+TRANSLATED = ("apply", "doctor", "preflight", "revert", "status")
 """The verbs whose every line has a translation; the others stay in English, as half a page helps nobody."""
 VARIABLES = ("PATCHCTL_LANG", "LC_ALL", "LC_MESSAGES", "LANG")
 CATALOGUE = Path(__file__).with_name("zh_CN.po")

@@ -1,4 +1,4 @@
-"""Text output of `apply`, `status`, `identify` and `repair`. Computes nothing."""
+"""Text output of `apply`, `revert`, `status`, `identify` and `repair`. Computes nothing."""
 
 from __future__ import annotations
 
@@ -60,12 +60,7 @@ _MODE = "its executable bit is not the pin's"
 
 def plan_text(plan: Plan, outcome: ApplyOutcome, workspace: Path, style: Style, *, dry_run: bool) -> Iterator[str]:
     """Yield one line per upstream, then its patches; then what was left out or skipped, and where."""
-    if outcome.finished:
-        finished = message("finished an interrupted {verb} first", verb=outcome.finished)
-        yield style.note(translated(finished))
-    if outcome.undone:
-        undone = message("took an interrupted {verb} back first: its objects were damaged", verb=outcome.undone)
-        yield style.note(translated(undone))
+    yield from _interrupted(outcome, style)
     for planned in plan.stacks:
         yield from _planned_text(planned, outcome, style, dry_run=dry_run)
     yield from _skipped([(s.upstream, [(t.place, t.reason) for t in s.tried]) for s in plan.skipped], style)
@@ -77,6 +72,26 @@ def plan_text(plan: Plan, outcome: ApplyOutcome, workspace: Path, style: Style, 
         yield from (_tried(t.place, t.reason) for t in kept.tried)
     yield from (f"{n:<12} {translated(_stashed(branch))}" for n, branch in outcome.stashed.items())
     yield translated(_outcome(plan, outcome, workspace, dry_run=dry_run))
+
+
+def revert_text(outcome: ApplyOutcome, style: Style) -> Iterator[str]:
+    """Yield one line per tree that went back, and where edits are kept."""
+    yield from _interrupted(outcome, style)
+    for name in outcome.changed:
+        tree = outcome.state.trees.get(name)
+        word = style.good(translated(message("back at its base")))
+        yield f"{name:<12} {word} {tree.base_commit[:12] if tree else ''}".rstrip()
+    if not outcome.changed:
+        yield translated(message("every tree is at its base already"))
+    yield from (f"{n:<12} {translated(_stashed(branch))}" for n, branch in outcome.stashed.items())
+
+
+def _interrupted(outcome: ApplyOutcome, style: Style) -> Iterator[str]:
+    if outcome.finished:
+        yield style.note(translated(message("finished an interrupted {verb} first", verb=outcome.finished)))
+    if outcome.undone:
+        undone = message("took an interrupted {verb} back first: its objects were damaged", verb=outcome.undone)
+        yield style.note(translated(undone))
 
 
 def _planned_text(planned: PlannedStack, outcome: ApplyOutcome, style: Style, *, dry_run: bool) -> Iterator[str]:

@@ -172,7 +172,7 @@ def place_repositories(workspace: Path, journal: Journal) -> None:
                     message("the repository of {name} is gone", name=change.name), [str(tree.git_dir)], hint=REPAIR
                 )
             if not os.path.lexists(tree.folder):
-                with contextlib.suppress(OSError):  # another process has made it meanwhile: files are written into it one by one
+                with contextlib.suppress(OSError):  # another process has made it: files are written into it one by one
                     os.rename(new_tree(workspace, change.name), tree.folder)
             tree.folder.mkdir(parents=True, exist_ok=True)
             os.replace(prepared, tree.git_dir)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+from chinese import IN_CHINESE, english_in
 from distribution import Made, git
 from on_disk import Snapshot, Workspace, snapshot, stamps
 
@@ -91,6 +92,14 @@ def test_stash_says_where_the_edits_are(ws: Workspace) -> None:
     assert (result["schema"], result["stashed"]) == ("patchctl.revert/1", {"clock": "patchctl-stash-1"})
     assert git(ws.folder / "clock", "show", "patchctl-stash-1:clock/tick.py") == "edited = True\n"
     assert "edited" not in file.read_text()
+
+
+def test_in_chinese(ws: Workspace) -> None:
+    ws.apply()
+    (ws.folder / "clock/clock/tick.py").write_text("edited = True\n")
+    said = ws.run("revert", "--stash", env=IN_CHINESE).stdout
+    assert "已恢复到基线" in said and "本地修改已保存到分支 patchctl-stash-1" in said and english_in(said) == [], said
+    assert ws.run("revert", env=IN_CHINESE).stdout == "所有源码树都已在基线上\n"
 
 
 def test_nothing_to_revert(ws: Workspace, tmp_path: Path) -> None:

@@ -272,7 +272,7 @@ def test_errors_and_json_in_chinese(ws: Workspace) -> None:
         assert ws.good("status", *args) == ws.run("status", *args, env=IN_CHINESE).stdout
 
 
-def test_revert_stays_in_english(ws: Workspace) -> None:
+def test_a_verb_without_translations_stays_in_english(ws: Workspace) -> None:
     ws.apply()
-    done = ws.run("revert", env=IN_CHINESE)
+    done = ws.run("repair", env=IN_CHINESE)
     assert done.returncode == 0 and done.stdout.isascii(), done.stdout
