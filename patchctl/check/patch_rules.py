@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 from patchctl.findings import Finding
+from patchctl.git.objects import COMMITTER
 from patchctl.manifest.diagnostics import did_you_mean
 from patchctl.manifest.series import TO_FILL_IN
 from patchctl.patch.parse import FileChange, Hunk
-from patchctl.stack.build import COMMITTER
 from patchctl.stack.patches import LintedPatch, StackPatch
 
 Scope = Literal["patch", "distribution", "source", "workspace"]

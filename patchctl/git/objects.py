@@ -65,6 +65,10 @@ class Person:
         return f"{self.name} <{self.email}> {self.date}"
 
 
+# Who commits what patchctl makes.
+COMMITTER = ("patchctl", "patchctl@localhost")
+
+
 def render_commit(tree: str, parents: Iterable[str], author: Person, committer: Person, message: str) -> bytes:
     """Return a commit object. `message` is written verbatim and must end with a newline."""
     lines = [

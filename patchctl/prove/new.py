@@ -20,12 +20,12 @@ from patchctl.atomic import make_folder, replace_file
 from patchctl.catalog.evidence import keeps_tests
 from patchctl.doc import Doc
 from patchctl.errors import LocalEdits, WrongUse
+from patchctl.git.objects import COMMITTER
 from patchctl.git.worktree import WorkTree
 from patchctl.manifest.distribution import Distribution
 from patchctl.manifest.series import MUTANTS, TESTS
 from patchctl.manifest.types import Stack
 from patchctl.source.types import SourceOptions
-from patchctl.stack.build import COMMITTER
 from patchctl.stack.plan import load_patches
 from patchctl.terminal.progress import Progress
 from patchctl.workspace.edit import open_stack

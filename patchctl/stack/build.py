@@ -13,7 +13,17 @@ from dataclasses import dataclass, field
 from patchctl.delta import Copy
 from patchctl.errors import DoesNotApply, Where
 from patchctl.git.catfile import ObjectReader
-from patchctl.git.objects import EXECUTABLE, GITLINK, REGULAR, Person, TreeBuilder, TreeEntry, object_id, render_commit
+from patchctl.git.objects import (
+    COMMITTER,
+    EXECUTABLE,
+    GITLINK,
+    REGULAR,
+    Person,
+    TreeBuilder,
+    TreeEntry,
+    object_id,
+    render_commit,
+)
 from patchctl.git.pack import PackWriter
 from patchctl.language import message
 from patchctl.patch.hunks import apply_and_tell, apply_change, hunk_position, split_lines
@@ -121,9 +131,6 @@ class Weave:
 
     def _selected(self, line: _Line) -> bool:
         return line.writer not in self._left_out and line.deleters <= self._left_out
-
-
-COMMITTER = ("patchctl", "patchctl@localhost")
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from patchctl.errors import WrongUse
 from patchctl.git.catfile import ObjectReader
-from patchctl.git.objects import GITLINK, SYMLINK, Person, TreeBuilder, TreeEntry, render_commit
+from patchctl.git.objects import COMMITTER, GITLINK, SYMLINK, Person, TreeBuilder, TreeEntry, render_commit
 from patchctl.git.pack import PackWriter, bring_pack
 from patchctl.git.worktree import import_base
 from patchctl.language import joined, message
@@ -22,7 +22,6 @@ from patchctl.manifest.distribution import Distribution
 from patchctl.manifest.types import Upstream
 from patchctl.source.cache import BaseRecord, new_repository, place, seal, staging
 from patchctl.source.types import Base
-from patchctl.stack.build import COMMITTER
 from patchctl.stack.plan import AppliedStack, CurrentState, InstalledPackage, OwnBase
 from patchctl.workspace.imports import find_imports
 from patchctl.workspace.journal import read_journal

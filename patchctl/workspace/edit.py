@@ -23,6 +23,7 @@ from patchctl.errors import LocalEdits, SourceUnavailable, WrongUse
 from patchctl.git.catfile import ObjectReader
 from patchctl.git.history import CommitInfo, commits_between
 from patchctl.git.locks import wait_for
+from patchctl.git.objects import COMMITTER
 from patchctl.git.pack import bring_pack
 from patchctl.git.run import GitFailed, run_git
 from patchctl.git.worktree import Mark, WorkTree, add_exclude, create_git_dir, import_base
@@ -31,7 +32,6 @@ from patchctl.manifest.files import rewrite_list
 from patchctl.manifest.types import Stack
 from patchctl.source.obtain import obtain
 from patchctl.source.types import Base, SourceOptions
-from patchctl.stack.build import COMMITTER
 from patchctl.stack.export import Exported, compare_stack, export_commits, remove_gone, write_stack
 from patchctl.stack.patches import StackPatch
 from patchctl.stack.plan import build_stack, load_patches, missing_files

@@ -22,11 +22,11 @@ from fuzz_world import World, made_world
 
 from patchctl.errors import PatchctlError
 from patchctl.git.catfile import ObjectReader
-from patchctl.git.objects import GITLINK, Files, Person, TreeEntry, object_id, render_commit
+from patchctl.git.objects import COMMITTER, GITLINK, Files, Person, TreeEntry, object_id, render_commit
 from patchctl.patch.names import quote
 from patchctl.patch.parse import parse_patch
 from patchctl.patch.write import ZERO_ID, _binary
-from patchctl.stack.build import COMMITTER, Built, StackBuilder, Touched
+from patchctl.stack.build import Built, StackBuilder, Touched
 from patchctl.stack.patches import StackPatch, check_patch
 
 _AM = ("am", "-q", "--keep-cr", "--committer-date-is-author-date", "--no-gpg-sign", "--")
