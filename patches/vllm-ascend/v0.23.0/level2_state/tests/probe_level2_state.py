@@ -1,13 +1,13 @@
 """Probe: what an engine computes with after sleep at level 2 and new weights.
 
-Usage: probe_level2_state.py STANDIN EXCHANGE MODEL [EPLB]
+Usage: probe_level2_state.py STANDIN EXCHANGE MODEL SETTINGS
 
-STANDIN prepares the engine, EXCHANGE is how tokens reach the experts of other ranks (`allgather` or `alltoall`), EPLB an `eplb_config`. Asleep,
+STANDIN prepares the engine, EXCHANGE is how tokens reach the experts of other ranks (`allgather` or `alltoall`), SETTINGS are the engine's. Asleep,
 and again when it is mapped, all memory that load_model allocated is overwritten with ones: what somebody else left there. Weights are loaded
 as verl loads them: awake, by a checkpoint's names, then process_weights_after_loading. Prints for each time the engine's greedy tokens and how
 far the worst of them is behind Hugging Face's best; which tensors differ from a freshly loaded engine's when at the end the first weights are
 there again; which buffers have another address; how many tokens experts were given, and whether that was as before at each waking; how many
-bytes were overwritten; and the names that a checkpoint of the model would have.
+bytes were overwritten; how many requests were aborted; and the names that a checkpoint of the model would have.
 """
 
 import hashlib
@@ -20,7 +20,8 @@ from typing import ClassVar
 
 import npu_engine
 
-STANDIN, EXCHANGE, MODEL, *EPLB = sys.argv[1:]
+STANDIN, EXCHANGE, MODEL, SETTINGS = sys.argv[1:]
+SETTINGS = json.loads(SETTINGS)
 os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"  # the engine stays in this process, which is prepared
 importlib.import_module(STANDIN).prepare(*(["A2"] if STANDIN != "npu_engine_0_23" else []))
 
@@ -38,10 +39,12 @@ from vllm_ascend.ops import rotary_embedding  # noqa: E402
 from vllm_ascend.ops.fused_moe import moe_comm_method  # noqa: E402
 from vllm_ascend.worker import worker as workers  # noqa: E402
 
-PROMPTS, LENGTH, CYCLES = [[10, 11, 12, 13, 14], [20, 21, 22]], 6, 10
+PROMPTS, CYCLES = [[10, 11, 12, 13, 14], [20, 21, 22]], 10
+GREEDY = SamplingParams(temperature=0, max_tokens=6, ignore_eos=True)
 ALONE = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0", "RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1"}
 os.environ |= {name: os.environ.get(name, value) for name, value in ALONE.items()}
-RANKS = int(os.environ["WORLD_SIZE"])
+if SETTINGS.get("data_parallel_size"):
+    del PROMPTS[: int(os.environ["RANK"])]  # so that ranks with less to do take empty steps
 COUNTS = "moe_load"
 OF_A_STEP = (COUNTS, "key_cache", "value_cache", "_cos", "_sin", "_cos_mla", "_sin_mla", "_cos_slice", "_sin_slice")
 
@@ -118,9 +121,7 @@ def digests(model):
 class Engine:
     def __init__(self):
         self.hf = AutoModelForCausalLM.from_pretrained(MODEL, dtype=torch.float32)
-        shared = {"tensor_parallel_size": RANKS, "enable_expert_parallel": True} if RANKS > 1 else {}
-        eplb = {"additional_config": {"eplb_config": json.loads(EPLB[0])}} if EPLB else {}
-        self.llm = npu_engine.small_llm(MODEL, enable_sleep_mode=True, **shared, **eplb)
+        self.llm = npu_engine.small_llm(MODEL, enable_sleep_mode=True, **SETTINGS)
         self.worker = self.llm.llm_engine.model_executor.driver_worker.worker
         self.worker.model_runner.eplb_warmup()  # which a profile run begins with, and here none is made
         self.model = self.worker.model_runner.get_model()
@@ -163,9 +164,19 @@ class Engine:
         """How many tokens each expert was given, where that is counted."""
         return [one.moe_load.tolist() for one in self.model.modules() if hasattr(one, "moe_load")]
 
+    def abort_all(self):
+        """Requests that have begun, and that nobody waits for."""
+        engine, names = self.llm.llm_engine, [f"aborted {number}" for number in range(len(PROMPTS))]
+        for name, prompt in zip(names, PROMPTS, strict=True):
+            engine.add_request(name, {"prompt_token_ids": prompt}, GREEDY)
+        for _ in range(2):
+            engine.step()
+        begun = engine.get_num_unfinished_requests()
+        engine.abort_request(names)
+        return begun
+
     def tokens(self):
-        params = SamplingParams(temperature=0, max_tokens=LENGTH, ignore_eos=True)
-        outputs = self.llm.generate([{"prompt_token_ids": one} for one in PROMPTS], params, use_tqdm=False)
+        outputs = self.llm.generate([{"prompt_token_ids": one} for one in PROMPTS], GREEDY, use_tqdm=False)
         given = [list(one.outputs[0].token_ids) for one in outputs]
         return [given, max(map(self.behind, PROMPTS, given))]
 
@@ -179,7 +190,7 @@ class Engine:
 
 
 def main():
-    alone = {"init_method": "tcp://127.0.0.1:0", "rank": 0, "world_size": 1} if RANKS == 1 else {}
+    alone = {"init_method": "tcp://127.0.0.1:0", "rank": 0, "world_size": 1} if os.environ["WORLD_SIZE"] == "1" else {}
     dist.init_process_group("gloo", **alone)
     engine = Engine()
     rounds = {"loaded": engine.tokens()}
@@ -192,6 +203,9 @@ def main():
     engine.cycle(dict(list(tensors.items())[: len(tensors) // 2]), to_the_end=False)
     engine.cycle(tensors)
     rounds["after half an update"] = engine.tokens()
+    aborted = engine.abort_all()
+    engine.cycle(engine.disturb(CYCLES + 2))
+    rounds["after aborted requests"] = engine.tokens()
     engine.hf = AutoModelForCausalLM.from_pretrained(MODEL, dtype=torch.float32)
     engine.cycle(engine.first)
     rounds["first again"] = engine.tokens()
@@ -204,10 +218,11 @@ def main():
         ),
         "counts": [sum(map(sum, engine.counts())), engine.counted],
         "overwritten": Overwritten.bytes,
+        "aborted": aborted,
         "checkpoint": sorted(engine.model.state_dict()),
     }
     print(json.dumps(result))
-    if EPLB:
+    if "additional_config" in SETTINGS:
         engine.worker.model_runner.eplb_updator.shutdown()
     dist.destroy_process_group()
 

@@ -21,6 +21,8 @@ ENGINE: dict[str, Any] = {
 }  # fmt: skip
 # In standard deviations of logits: where two tokens or experts are as good, float32 in another order may take the other.
 TIE = 0.5
+TENSOR = {"tensor_parallel_size": 2}
+EXPERTS = TENSOR | {"enable_expert_parallel": True}
 # Upstream's own, so late that no expert moves.
 BALANCING = {
     "dynamic_eplb": True,
@@ -28,14 +30,18 @@ BALANCING = {
     "expert_heat_collection_interval": 4000,
     "algorithm_execution_interval": 100,
 }
-# A model, what prepares its engine, how its ranks exchange tokens, and how many there are.
-CASES = {
-    "dense": ("qwen3", "npu_engine_0_23", "allgather", 1),
-    "experts by all-gather": ("qwen3_moe", "npu_experts_0_23", "allgather", 2),
-    "experts by all-to-all": ("qwen3_moe", "npu_experts_0_23", "alltoall", 2),
-    "experts that are balanced": ("qwen3_moe", "npu_experts_0_23", "alltoall", 2),
-    "latent attention": ("latent", "npu_latent_0_23", "allgather", 1),
-    "latent attention with yarn": ("yarn", "npu_latent_0_23", "allgather", 1),
+BALANCED = EXPERTS | {"additional_config": {"eplb_config": BALANCING}}
+DATA = {"data_parallel_size": 2, "enable_expert_parallel": True}
+# A model, what prepares its engine, how its ranks exchange tokens, and the engine's settings.
+CASES: dict[str, tuple[str, str, str, dict[str, Any]]] = {
+    "dense": ("qwen3", "npu_engine_0_23", "allgather", {}),
+    "dense on two ranks": ("qwen3", "npu_engine_0_23", "allgather", TENSOR),
+    "experts by all-gather": ("qwen3_moe", "npu_experts_0_23", "allgather", EXPERTS),
+    "experts by all-to-all": ("qwen3_moe", "npu_experts_0_23", "alltoall", EXPERTS),
+    "experts that are balanced": ("qwen3_moe", "npu_experts_0_23", "alltoall", BALANCED),
+    "data-parallel ranks": ("qwen3_moe", "npu_experts_0_23", "alltoall", DATA),
+    "latent attention": ("latent", "npu_latent_0_23", "allgather", {}),
+    "latent attention with yarn": ("yarn", "npu_latent_0_23", "allgather", {}),
 }
 
 
@@ -56,9 +62,10 @@ def run(upstream: Upstream, tiny_models: TinyModels, tmp_path_factory: pytest.Te
 
     def case(name: str) -> Any:
         if name not in known:
-            of, standin, exchange, ranks = CASES[name]
-            eplb = [json.dumps(BALANCING)] if "balanced" in name else []
-            made = upstream.run("probe_level2_state.py", standin, exchange, model(of), *eplb, procs=ranks, **ENGINE)
+            of, standin, exchange, settings = CASES[name]
+            ranks = 2 if settings else 1
+            words = (standin, exchange, model(of), json.dumps(settings))
+            made = upstream.run("probe_level2_state.py", *words, procs=ranks, **ENGINE)
             known[name] = made if ranks > 1 else [made]
         return known[name]
 
@@ -73,14 +80,15 @@ def wrong(one: Any) -> list[str]:
 @pytest.mark.on
 @pytest.mark.parametrize("name", CASES)
 def test_it_computes_as_if_it_was_loaded_with_the_new_weights(run: Any, name: str) -> None:
-    """In cycles with other weights each, the cache awake before the weights, and after an update that ended half-way. In the end the weights
-    are the first again, and all that the engine computes with is what a fresh one has, and where graphs have found it."""
+    """In cycles with other weights each, the cache awake before the weights, after an update that ended half-way, and after requests were
+    aborted. In the end the weights are the first again, and all that the engine computes with is what a fresh one has, and where graphs have
+    found it."""
     for one in run(name):
         assert wrong(one) == []
         answers = {str(tokens) for tokens, _ in one["tokens"].values()}
         assert len(answers) == len(one["tokens"]) - 1, "updates that make no difference"
         assert (one["other"], one["moved"]) == ([], [])
-        assert one["overwritten"] > 1 << 20
+        assert one["overwritten"] > 1 << 20 and one["aborted"] > 0
 
 
 @pytest.mark.on
@@ -92,7 +100,7 @@ def test_what_experts_were_given_is_counted_on(run: Any) -> None:
 
 
 @pytest.mark.off
-@pytest.mark.parametrize("name", ["dense", "experts by all-gather"])
+@pytest.mark.parametrize("name", ["dense", "dense on two ranks", "experts by all-gather", "data-parallel ranks"])
 def test_what_upstream_keeps_it_keeps(run: Any, name: str) -> None:
     """Nothing of these is lost when the weights wake first, as verl wakes them."""
     for one in run(name):
