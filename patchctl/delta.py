@@ -116,14 +116,28 @@ def apply_delta(base: bytes, delta: bytes, most: int) -> bytes:
         at += 1
         if code & 0x80:
             start = size = 0
-            for bit in range(4):
-                if code & 1 << bit:
-                    start |= delta[at] << 8 * bit
-                    at += 1
-            for bit in range(3):
-                if code & 0x10 << bit:
-                    size |= delta[at] << 8 * bit
-                    at += 1
+            # No loop over the bits: a tree takes a hundred thousand of these, and a loop twice the time.
+            if code & 0x01:
+                start = delta[at]
+                at += 1
+            if code & 0x02:
+                start |= delta[at] << 8
+                at += 1
+            if code & 0x04:
+                start |= delta[at] << 16
+                at += 1
+            if code & 0x08:
+                start |= delta[at] << 24
+                at += 1
+            if code & 0x10:
+                size = delta[at]
+                at += 1
+            if code & 0x20:
+                size |= delta[at] << 8
+                at += 1
+            if code & 0x40:
+                size |= delta[at] << 16
+                at += 1
             size = size or 0x10000
             if start + size > source:
                 raise ValueError("the delta copies from beyond the base")
