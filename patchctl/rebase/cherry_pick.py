@@ -131,6 +131,13 @@ def commit_staged(work: WorkTree, original: str, before: str) -> None:
         commit_as(work, original, before)
 
 
+def unstaged(work: WorkTree) -> list[bytes]:
+    """The files that are not as they are staged; not those whose time alone is another, as diff-files would say. Of such, git notes the
+    time in the index, whatever GIT_OPTIONAL_LOCKS says."""
+    with _at_work(work):
+        return [p for p in work.git("diff", "-z", "--name-only", "--no-ext-diff").split(b"\0") if p]
+
+
 def end_pick(work: WorkTree, original: str, before: str) -> None:
     """End a pick whose commit exists. Git commits first and cleans up then: killed in between, it reports a pick in progress, and would
     commit a second time or refuse to abort."""

@@ -37,6 +37,7 @@ from patchctl.rebase.cherry_pick import (
     uncommit,
     uncommitted,
     unmerged,
+    unstaged,
     with_markers,
     work_of,
 )
@@ -334,10 +335,9 @@ def _check_resolved(folder: Path, work: WorkTree, state: RebaseState) -> None:
     marked = with_markers(folder, map(os.fsencode, state.stop.paths))
     if marked:
         raise DoesNotApply("with a conflict's markers still\n  " + "\n  ".join(map(os.fsdecode, marked)), hint=hint)
-    # Not diff-files, which goes by a file's time: a file that was touched, and is as staged, is no change.
-    unstaged = [p for p in work.git("diff", "-z", "--name-only", "--no-ext-diff").split(b"\0") if p]
-    if unstaged or work.untracked():
-        names = sorted(os.fsdecode(p) for p in (*unstaged, *work.untracked()))
+    left_out = [*unstaged(work), *work.untracked()]
+    if left_out:
+        names = sorted(map(os.fsdecode, left_out))
         raise LocalEdits(
             f"changes in {folder} are not staged", names, hint="`git add` what belongs to the patch, move the rest"
         )
