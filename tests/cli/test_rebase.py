@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -1131,6 +1132,27 @@ def test_killed_when_the_commit_was_there_and_the_pick_not_over(made: Made, verb
     rebase(made, verb, code=20 if verb == "--continue" else 0)
     if verb == "--abort":
         assert outcomes(begin(made, code=20))["typo"] == "replayed"
+
+
+# Its `diff` takes the lock, as git's does where files were only touched, and dies with who has started it.
+DIES_IN_DIFF = """#!/bin/sh
+case " $* " in *" diff "*) : > .git/index.lock; kill -9 $PPID; kill -9 $$ ;; esac
+exec {git} "$@"
+"""
+
+
+@pytest.mark.parametrize("verb", ["--continue", "--abort"])
+def test_the_lock_of_a_git_that_was_killed_while_it_noted_times(made: Made, tmp_path: Path, verb: str) -> None:
+    tree = stopping(made)
+    resolve(made)
+    git(tree, "add", "--all")
+    program = tmp_path / "bin/git"
+    program.parent.mkdir()
+    program.write_text(DIES_IN_DIFF.format(git=shutil.which("git")))
+    program.chmod(0o755)
+    done = made.patchctl("rebase", "--continue", env={"PATH": f"{program.parent}{os.pathsep}{os.environ['PATH']}"})
+    assert done.returncode == -signal.SIGKILL and (tree / ".git/index.lock").exists()
+    rebase(made, verb, code=20 if verb == "--continue" else 0)
 
 
 def test_the_lock_of_our_killed_git_in_a_tree_of_the_users(made: Made) -> None:
