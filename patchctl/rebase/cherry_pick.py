@@ -100,7 +100,7 @@ def _forget_pick(work: WorkTree) -> None:
 
 
 @contextlib.contextmanager
-def _at_work(work: WorkTree) -> Iterator[None]:
+def at_work(work: WorkTree) -> Iterator[None]:
     """Let a git of ours write to the user's tree, after noting the time: if both are killed, the next run can tell our locks from
     those of the user's git. Raises LocalEdits while another git holds one."""
     held = wait_for(_locks(work))
@@ -127,14 +127,14 @@ def drop_noted_locks(work: WorkTree) -> None:
 
 def commit_staged(work: WorkTree, original: str, before: str) -> None:
     """Commit what the user staged in their tree, as `commit_as`."""
-    with _at_work(work):
+    with at_work(work):
         commit_as(work, original, before)
 
 
 def unstaged(work: WorkTree) -> list[bytes]:
     """The files that are not as they are staged; not those whose time alone is another, as diff-files would say. Of such, git notes the
     time in the index, whatever GIT_OPTIONAL_LOCKS says."""
-    with _at_work(work):
+    with at_work(work):
         return [p for p in work.git("diff", "-z", "--name-only", "--no-ext-diff").split(b"\0") if p]
 
 
@@ -216,7 +216,7 @@ def unmerged(work: WorkTree) -> dict[bytes, str]:
 
 def run_rerere(work: WorkTree) -> None:
     """Let rerere record what is resolved so far."""
-    with contextlib.suppress(GitFailed), _at_work(work):
+    with contextlib.suppress(GitFailed), at_work(work):
         work.git(*_CONFIG, "rerere")
 
 

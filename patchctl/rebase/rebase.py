@@ -23,6 +23,7 @@ from patchctl.manifest.types import Stack
 from patchctl.patch.header import parse_header
 from patchctl.rebase.cherry_pick import (
     Picked,
+    at_work,
     clear,
     commit_as,
     commit_staged,
@@ -197,7 +198,8 @@ def _made_anew(
     failure = made.run(work)
     if failure is not None:
         return picked, failure, []
-    work.git("commit", "--quiet", "--amend", "--no-edit", "--allow-empty", "--no-verify", "--cleanup=verbatim")
+    with at_work(work):
+        work.git("commit", "--quiet", "--amend", "--no-edit", "--allow-empty", "--no-verify", "--cleanup=verbatim")
     trees = work.git("rev-parse", f"{head}^{{tree}}", "HEAD^{tree}").decode().split()
     shown = ", ".join(sorted(os.fsdecode(f) for f in files))
     return Picked(head_of(work), {}, trees[0] == trees[1]), None, [f"{shown}: made anew by upstream's script"]
@@ -233,7 +235,8 @@ def accept_resolution(run: RebaseRun, state: RebaseState) -> RebaseState:
     if files and (why := regeneration.why_not(work)) is None:
         made, why, notes = _made_anew(work, regeneration, made, original, state.head, files)
     if files and why is not None:  # at the stop it was said, and what is committed now is the person's answer
-        clear(work, commit.id)
+        with at_work(work):
+            clear(work, commit.id)
         notes = [f"{', '.join(sorted(map(os.fsdecode, files)))}: as it was resolved, not made anew: {why}"]
     assert made.commit is not None
     if work.git("rev-parse", f"{state.head}^{{tree}}") == work.git("rev-parse", f"{made.commit}^{{tree}}"):

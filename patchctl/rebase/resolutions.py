@@ -23,6 +23,7 @@ from patchctl.atomic import make_folder, replace_file
 from patchctl.git.run import GitFailed, git_environment
 from patchctl.git.worktree import WorkTree
 from patchctl.manifest.types import Regenerated, Upstream
+from patchctl.rebase.cherry_pick import at_work
 from patchctl.terminal.text import one_line
 
 
@@ -154,7 +155,8 @@ class Regeneration:
         staged = work.git("ls-files", "--modified", "--others", "--exclude-standard", "-z").split(b"\0")
         written = self.among(p for p in staged if p)
         if written:
-            work.git("--literal-pathspecs", "add", "--", *map(os.fsdecode, written))
+            with at_work(work):
+                work.git("--literal-pathspecs", "add", "--", *map(os.fsdecode, written))
         return None if status == 0 else f"{self._how.script} ended with {status}: {said}"
 
     @contextlib.contextmanager
