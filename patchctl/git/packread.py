@@ -120,11 +120,10 @@ class _Pack:
         index, first = self._index, name[0]
         low = int.from_bytes(index[4 + first * 4 : 8 + first * 4], "big") if first else 0
         high = int.from_bytes(index[8 + first * 4 : 12 + first * 4], "big")
-        place, end = _ENTRIES + low * 20, _ENTRIES + high * 20
-        while (place := index.find(name, place, end)) >= 0 and (
-            place - _ENTRIES
-        ) % 20:  # the end of one id, the start of the next
-            place += 1
+        end = _ENTRIES + high * 20
+        place = index.find(name, _ENTRIES + low * 20, end)
+        while place >= 0 and (place - _ENTRIES) % 20:  # the end of one id and the start of the next
+            place = index.find(name, place + 1, end)
         if place < 0:
             return None
         at = (place - _ENTRIES) // 20
