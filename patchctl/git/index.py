@@ -53,8 +53,8 @@ def summary(file: Path) -> tuple[bool, str | None]:
     marked, end = 0, _HEAD
     for at, end in _entries(data):  # noqa: B007  (where extensions begin)
         marked |= data[at + 60] & 0xF0
-    top = re.match(rb"\0(\d+) \d+\n(.{20})", _extension(data, end), re.DOTALL)
-    return bool(marked), top[2].hex() if top else None
+    top = re.match(rb"\0\d+ \d+\n(.{20})", _extension(data, end), re.DOTALL)
+    return bool(marked), top[1].hex() if top else None
 
 
 def changed(file: Path, folder: Path, change: IndexChange) -> tuple[bytes, list[bytes]]:
