@@ -192,6 +192,7 @@ def _offer_message(work: WorkTree, commit: str) -> None:
 
 
 def _made(work: WorkTree, before: str) -> Picked:
+    _forget_pick(work)  # git's commit ends well where it could not
     after = head_of(work)
     trees = work.git("rev-parse", f"{before}^{{tree}}", f"{after}^{{tree}}").decode().split()
     return Picked(after, {}, trees[0] == trees[1])

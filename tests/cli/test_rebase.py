@@ -1134,6 +1134,15 @@ def test_killed_when_the_commit_was_there_and_the_pick_not_over(made: Made, verb
         assert outcomes(begin(made, code=20))["typo"] == "replayed"
 
 
+def in_front(tmp_path: Path, script: str) -> str:
+    """A PATH on which this script is git; `{git}` in it is the real one."""
+    program = tmp_path / "bin/git"
+    program.parent.mkdir()
+    program.write_text(script.format(git=shutil.which("git")))
+    program.chmod(0o755)
+    return f"{program.parent}{os.pathsep}{os.environ['PATH']}"
+
+
 # Its `diff` takes the lock, as git's does where files were only touched, and dies with who has started it.
 DIES_IN_DIFF = """#!/bin/sh
 case " $* " in *" diff "*) : > .git/index.lock; kill -9 $PPID; kill -9 $$ ;; esac
@@ -1146,13 +1155,28 @@ def test_the_lock_of_a_git_that_was_killed_while_it_noted_times(made: Made, tmp_
     tree = stopping(made)
     resolve(made)
     git(tree, "add", "--all")
-    program = tmp_path / "bin/git"
-    program.parent.mkdir()
-    program.write_text(DIES_IN_DIFF.format(git=shutil.which("git")))
-    program.chmod(0o755)
-    done = made.patchctl("rebase", "--continue", env={"PATH": f"{program.parent}{os.pathsep}{os.environ['PATH']}"})
+    done = made.patchctl("rebase", "--continue", env={"PATH": in_front(tmp_path, DIES_IN_DIFF)})
     assert done.returncode == -signal.SIGKILL and (tree / ".git/index.lock").exists()
     rebase(made, verb, code=20 if verb == "--continue" else 0)
+
+
+# Its `commit` ends well and leaves the mark of the pick, as git's does where the mark cannot be removed.
+LEAVES_THE_PICK = """#!/bin/sh
+case " $* " in
+*" commit --"*)
+  picked=$(cat .git/CHERRY_PICK_HEAD) && {git} "$@" && echo "$picked" > .git/CHERRY_PICK_HEAD ;;
+*) exec {git} "$@" ;;
+esac
+"""
+
+
+def test_a_git_that_cannot_remove_the_mark_of_a_pick_it_committed(made: Made, tmp_path: Path) -> None:
+    tree = stopping(made)
+    resolve(made)
+    git(tree, "add", "--all")
+    done = made.patchctl("rebase", "--continue", env={"PATH": in_front(tmp_path, LEAVES_THE_PICK)})
+    assert done.returncode == 20, done.stderr
+    assert not (tree / ".git/CHERRY_PICK_HEAD").exists()
 
 
 def test_the_lock_of_our_killed_git_in_a_tree_of_the_users(made: Made) -> None:
