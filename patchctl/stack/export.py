@@ -366,15 +366,19 @@ def for_upstream(
 _UNSIGNED = ("Signed-off-by: add yours with `git am --signoff`, or export with --signoff 'NAME <MAIL>'",)
 
 
-def _proposed(patch: StackPatch) -> dict[str, Side]:
-    """What the pull request adds to the patch, by path in upstream's tree; of two files the stack's own counts."""
-    folder = patch.file.parent
+def proposed_files(feature: Path) -> dict[str, Path]:
+    """What the pull request of the feature in this folder has besides its patch, by path in upstream's tree; of two files the stack's
+    own counts."""
     found = {}
-    for below in (shared_folder(folder) / PROPOSED, folder / PROPOSED):
+    for below in (shared_folder(feature) / PROPOSED, feature / PROPOSED):
         for file in sorted(file for file in below.rglob("*") if file.is_file() and "__pycache__" not in file.parts):
-            data = file.read_bytes()
-            found[file.relative_to(below).as_posix()] = Side(REGULAR, object_id("blob", data), data)
+            found[file.relative_to(below).as_posix()] = file
     return found
+
+
+def _proposed(patch: StackPatch) -> dict[str, Side]:
+    contents = {path: file.read_bytes() for path, file in proposed_files(patch.file.parent).items()}
+    return {path: Side(REGULAR, object_id("blob", data), data) for path, data in contents.items()}
 
 
 def _plain_side(reader: ObjectReader, entry: TreeEntry | None, path: bytes, what: str) -> Side | None:

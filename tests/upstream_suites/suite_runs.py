@@ -67,6 +67,7 @@ class Suite:
     one_at_a_time: bool = False
     slow: bool = False
     switches: list[Switch] = field(default_factory=list)
+    added: dict[str, Path] = field(default_factory=dict)
 
     @property
     def edited(self) -> dict[str, str]:
@@ -192,6 +193,9 @@ def _copy_out(suite: Suite, tree: Path, folder: Path) -> None:
             shutil.copytree(tree / name, folder / name, symlinks=True, ignore=COPY_WITHOUT)
         else:
             shutil.copy(tree / name, folder / name)
+    for name, file in suite.added.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(file, folder / name)
     for edit in suite.edits:
         _apply(edit, folder)
 
