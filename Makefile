@@ -176,9 +176,10 @@ test-suites: trees  ## [all] upstream's own suites that source distributions car
 	export PATCHCTL_TORCH_PYTHON; \
 	$(RUN) scripts/compare_upstream_suites.py --release $(RELEASE) --base $(TREES)/base --patched $(TREES)/patched --off-only --quick --kept --out build/suites
 
-test-upstream: trees  ## [mirrors] all of upstream's listed suites, both trees in one run; MIRRORS=DIR; writes docs/evidence
+test-upstream: trees  ## [mirrors] all of upstream's listed suites, both trees in one run, and the tests that patches propose; MIRRORS=DIR; writes docs/evidence
 	$(WITH_TORCH) \
 	$(RUN) scripts/compare_upstream_suites.py --release $(RELEASE) --base $(TREES)/base --patched $(TREES)/patched --out $(EVIDENCE)
+	$(WITH_TORCH) $(RUN) scripts/run_proposed_tests.py --release $(RELEASE) --base $(TREES)/base --patched $(TREES)/patched
 
 test-mutants: trees  ## [mirrors] each patch: red on the unpatched tree, green on the patched, red on its mutants; goes on where it was stopped
 	$(WITH_TORCH) \
