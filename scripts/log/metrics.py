@@ -81,7 +81,7 @@ _WRONG = """
 class Metric:
     """One entry: `name` with braces and stars, and what to know of it. Empty texts: nothing to say.
 
-    `sources`: for each range of verl's versions that prints it, "file: function".
+    `sources`: for each range of verl's versions that prints it, "file: function". `patch`: the feature of ours that it comes with.
     """
 
     name: str
@@ -90,6 +90,7 @@ class Metric:
     sources: Mapping[str, str]
     read: str
     wrong: str
+    patch: str
 
     @property
     def names(self) -> list[str]:
@@ -99,9 +100,10 @@ class Metric:
     def computed_by(self, shown: Callable[[str], str] = str) -> str:
         """Who computes it in which version, each place as `shown` writes it."""
         places = list(self.sources.values())
+        patched = f", with {self.patch}" if self.patch else ""
         if self.sources.keys() == VERSIONS.keys() and len(set(places)) == 1:
-            return shown(places[0])
-        only = " alone" if len(places) == 1 else ""
+            return shown(places[0]) + patched
+        only = f" alone{patched}" if len(places) == 1 else patched
         return (
             "; ".join(f"verl {name}{only}: {shown(place)}" for name, place in self.sources.items()) or "no version here"
         )
@@ -166,7 +168,9 @@ def _metric(entry: dict[str, Any]) -> Metric:
     get, sources = entry.get, entry["from"]
     if isinstance(sources, str):
         sources = dict.fromkeys(VERSIONS, sources)
-    return Metric(entry["name"], entry["what"], get("unit", ""), sources, get("read", ""), get("wrong", ""))
+    return Metric(
+        entry["name"], entry["what"], get("unit", ""), sources, get("read", ""), get("wrong", ""), get("patch", "")
+    )
 
 
 def _expanded(name: str) -> Iterator[str]:

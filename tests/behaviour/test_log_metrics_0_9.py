@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 from harness import REPO, Upstream
 
-from patchctl.manifest.types import Stack
 from patchctl.training.recipes.conditions import is_of
 
 sys.path.insert(0, str(REPO / "scripts"))
@@ -21,16 +20,18 @@ PROBE = "tests/behaviour/verl/probe_log_metrics_0_9.py"
 METRICS = [metric for section in sections() for metric in section.metrics if {*metric.sources} - {"<0.9"}]
 
 
-def place_in(stack: Stack, metric: Metric | None) -> str | None:
-    """Where the table has the metric computed in this version."""
-    sources = metric.sources if metric else {}
-    return next((place for versions, place in sources.items() if is_of(stack, versions)), None)
+def place_in(upstream: Upstream, metric: Metric | None) -> str | None:
+    """Where the table has the metric computed in this version, with the patches of these trees."""
+    if metric is None or (metric.patch and upstream.lacks("verl", metric.patch)):
+        return None
+    stack = upstream.stack("verl")
+    return next((place for versions, place in metric.sources.items() if is_of(stack, versions)), None)
 
 
 @pytest.fixture(scope="module")
 def place(upstream: Upstream) -> Callable[[str], str | None]:
-    """The same by name, in the version of the trees."""
-    return lambda name: place_in(upstream.stack("verl"), explanation(name))
+    """The same by name."""
+    return lambda name: place_in(upstream, explanation(name))
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +58,7 @@ def test_it_is_written_in_the_file_that_is_named(verl: Any, place: Callable[[str
 @pytest.mark.parametrize("metric", METRICS, ids=lambda metric: metric.name)
 def test_the_function_that_is_named_is_there(upstream: Upstream, metric: Metric) -> None:
     upstream.skip_unless("verl", ">=0.9")
-    if (found := place_in(upstream.stack("verl"), metric)) is None:
+    if (found := place_in(upstream, metric)) is None:
         pytest.skip("of other versions")
     file, _, function = found.rpartition(": ")
     code = ast.parse((upstream.tree("verl") / file).read_text())

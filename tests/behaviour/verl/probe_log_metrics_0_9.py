@@ -50,6 +50,7 @@ REPORTED = (
     (WORKERS, "_postprocess_output", BOTH),
     (WORKERS, "train_batch", BOTH),
     ("verl/workers/engine/base.py", "train_batch", BOTH),
+    ("verl/workers/engine/megatron/transformer_impl.py", "forward_backward_batch", BOTH[:1]),
     ("verl/trainer/distillation/losses.py", "distillation_ppo_loss", BOTH[:1]),
 )
 
