@@ -37,7 +37,7 @@ COMPILED = HERE / "build" / "pycache"
 # Beside the interpreter that runs this: make's own environment.
 PATCHCTL = Path(sys.executable).with_name("patchctl")
 REWARD = "critic/score/mean"
-PROFILE = "demo"
+PROFILE, RECIPE = "demo", "grpo"
 # A model that FSDP trains runs nothing of it, and it exists in git only.
 SPARED = "mindspeed"
 SHARE = 2
@@ -97,16 +97,19 @@ def _arguments(dist: Distribution) -> argparse.Namespace:
     taken, sets = dist.profile(PROFILE).release, [one.release for one in dist.variants[PROFILE]]
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--release", choices=sets, help=f"the release [what `patchctl apply` takes: {taken}]")
+    parser.add_argument("--recipe", default=RECIPE, help=f"of the profile {PROFILE} [%(default)s]")
     parser.add_argument("--out", type=Path, help="[build/demo-RELEASE]")
     parser.add_argument("--share", action="store_true", help=f"every release, {SHARE} steps each, and no stop")
     parser.add_argument("--steps", type=int, default=40, help="of training [%(default)s]")
     parser.add_argument(
-        "--stop", type=int, default=22, metavar="N", help="stop it after so many, and resume; 0: never [%(default)s]"
+        "--stop", type=int, metavar="N", help=f"stop it after so many, and resume; 0: never [22; 0 but for {RECIPE}]"
     )
     parser.add_argument("--save", type=int, default=10, metavar="N", help="a checkpoint every so many [%(default)s]")
     parser.add_argument("--seed", type=int, default=0, help="of weights and data [%(default)s]")
     parser.add_argument("--mirror", action="append", default=[], metavar="NAME=PATH", help="as for patchctl apply")
     args = parser.parse_args()
+    if args.stop is None:
+        args.stop = 22 if args.recipe == RECIPE else 0
     if args.share:
         args.steps, args.stop, args.save = SHARE, 0, SHARE
     if args.stop and not 0 < args.save <= args.stop < args.steps:
@@ -128,6 +131,7 @@ class Demo:
         self.began = time.monotonic()
 
     def run(self) -> None:
+        self.recipe = json.loads(self._patchctl("recipe", "show", f"{PROFILE}/{self.args.recipe}", "--json"))
         mirrors = [word for one in self.args.mirror for word in ("--mirror", one)]
         self._sources(mirrors)
         shutil.rmtree(self.run_folder, ignore_errors=True)
@@ -233,20 +237,11 @@ class Demo:
         mark.write_text(made_of, encoding="utf-8")
 
     def _train(self, name: str, stop_after: int | None = None) -> Path:
-        """scripts/train.sh to its end, or ended as a user ends it once so many steps are in the log."""
-        log, overrides = self.run_folder / f"{name}.log", [f"trainer.total_training_steps={self.args.steps}"]
-        overrides += [f"trainer.save_freq={self.args.save}"]
-        command = [
-            str(SCRIPTS / "train.sh"),
-            "demo",
-            "grpo",
-            "--no-preflight",
-            "--log-dir",
-            str(self.run_folder / "logs"),
-        ]
+        """Training to its end, or ended as a user ends it once so many steps are in the log."""
+        log = self.run_folder / f"{name}.log"
         with log.open("wb") as output:
             training = subprocess.Popen(
-                [*command, *overrides],
+                self._command(),
                 env=self._variables(),
                 stdin=subprocess.DEVNULL,
                 stdout=output,
@@ -261,8 +256,20 @@ class Demo:
                     training.wait(timeout=60)
         if training.returncode != (143 if stopped else 0):
             tail = log.read_text(encoding="utf-8", errors="replace")[-3000:]
-            raise Failed(f"train.sh ended with {training.returncode}\n{tail}", training.returncode or 1)
+            raise Failed(f"the training ended with {training.returncode}\n{tail}", training.returncode or 1)
         return log
+
+    def _command(self) -> list[str]:
+        """scripts/train.sh. Where engines have devices of their own it would wait for a second machine, so what it runs is run."""
+        asked = [f"trainer.total_training_steps={self.args.steps}", f"trainer.save_freq={self.args.save}"]
+        if "rollout_nodes" not in self.recipe["sizes"]:
+            logs = str(self.run_folder / "logs")
+            return [str(SCRIPTS / "train.sh"), PROFILE, self.args.recipe, "--no-preflight", "--log-dir", logs, *asked]
+        parts = [
+            self._patchctl("recipe", part, "--profile", PROFILE, self.args.recipe, *asked)
+            for part in ("env", "command")
+        ]
+        return ["bash", "-euc", "\n".join(parts)]
 
     def _watch(self, training: subprocess.Popen[bytes], log: Path, stop_after: int | None) -> bool:
         """Whether it was stopped; Failed when it takes too long."""
@@ -285,7 +292,7 @@ class Demo:
             "PATH": f"{self.venv / 'bin'}{os.pathsep}{os.environ['PATH']}",
             "PATCHCTL": str(PATCHCTL),
             "PATCHCTL_RELEASE": self.release.name,
-            "PATCHCTL_NPUS": "2",
+            "PATCHCTL_NPUS": "2" if "rollout_nodes" not in self.recipe["sizes"] else "4",
             "WORKSPACE": str(self.workspace),
             "MODEL_PATH": str(folder / "model"),
             "TRAIN_FILE": str(folder / "data" / "train.parquet"),
@@ -310,24 +317,25 @@ class Demo:
             rows = [row for row in csv.DictReader(lines) if row.get(REWARD)]
         if len(rows) != self.args.steps:
             raise Failed(f"{table} has the reward of {len(rows)} steps, not of {self.args.steps}")
-        check_skipped(rows)
+        if "skip_old_log_prob" in self.recipe["needs"]:
+            check_skipped(rows)
         return [float(row[REWARD]) for row in rows]
 
     def _report(self, state: dict[str, Any], curve: list[float]) -> None:
-        recipe = json.loads(self._patchctl("recipe", "show", "demo/grpo", "--json"))
         self._say("done")
         resumed = (
             f", stopped after {self.args.stop}, resumed from step {self.args.stop // self.args.save * self.args.save}"
         )
         print(
-            f"\nran        {recipe['entry']['module']} with demo/grpo: {self.args.steps} steps{resumed * bool(self.args.stop)}"
+            f"\nran        {self.recipe['entry']['module']} with {PROFILE}/{self.args.recipe}:"
+            f" {self.args.steps} steps{resumed * bool(self.args.stop)}"
         )
         for tree in state["trees"]:
             print(
                 f"tree       {tree['upstream']:12} {tree['stack']:14} {len(tree['patches']):2} patches,"
                 f" tip {tree['tip_commit'][:12]}, {tree['lock']} to the lock before and after"
             )
-        print(f"features   {', '.join(recipe['needs'])}")
+        print(f"features   {', '.join(self.recipe['needs'])}")
         part = max(1, min(SHOWN, len(curve) // 3))
         first, last = sum(curve[:part]) / part, sum(curve[-part:]) / part
         digest = hashlib.sha256(repr(curve).encode()).hexdigest()[:12]

@@ -62,4 +62,6 @@ def test_the_function_that_is_named_is_there(upstream: Upstream, metric: Metric)
         pytest.skip("of other versions")
     file, _, function = found.rpartition(": ")
     code = ast.parse((upstream.tree("verl") / file).read_text())
-    assert function in {node.name for node in ast.walk(code) if isinstance(node, (ast.FunctionDef, ast.ClassDef))}
+    assert function in {
+        node.name for node in ast.walk(code) if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef))
+    }

@@ -3,6 +3,7 @@ checkpoint, and its load. Writes one JSON file a recipe, and the table of docs/e
 
 Usage: run.py --trees DIR [--release NAME] [--only PROFILE/RECIPE ...] [--compare off,one-rank,minus-one,pairs] [--out build/recipes]
               [--records DIR] [--table FILE] [--timeout S]
+       run.py --pages                                                        write the pages from their records, and run nothing
        run.py --trees DIR --only PROFILE/RECIPE --steps N [--page FILE]      each update looked into, and no record
        run.py --trees DIR --only PROFILE/RECIPE --out DIR --with KEY=VALUE ... [--model PROFILE]   other settings, and no record
 The interpreter with torch is PATCHCTL_TORCH_PYTHON. What has a record of these trees and settings is not run again (--rerun): a
@@ -40,10 +41,17 @@ from patchctl.training.recipes.resolve import resolve
 
 # Of a call's answers: two may be the same by chance, half of them never.
 DIFFERENT = 0.75
+EVIDENCE = REPO / "docs/evidence"
 
 
 def main() -> int:
     asked = arguments(sys.argv[1:])
+    if asked.pages:
+        for one in RELEASES.values():
+            page = EVIDENCE / f"{one.page}.md"
+            if page.is_file():
+                Records(recipes(one.name), page.with_suffix(""), page, one).write()
+        return 0
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # what it started is ended on the way out
     python, of = Path(os.environ["PATCHCTL_TORCH_PYTHON"]).absolute(), RELEASES[asked.release]
     place = Place(asked.trees.resolve(), python, asked.out.resolve(), of)
@@ -159,7 +167,8 @@ def good(found: dict[str, Any]) -> bool:
 
 def arguments(given: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--trees", type=Path, required=True)
+    parser.add_argument("--trees", type=Path)
+    parser.add_argument("--pages", action="store_true")
     parser.add_argument(
         "--release", choices=list(RELEASES), default=NEWEST.name, help="the trees' release [%(default)s]"
     )
@@ -193,6 +202,8 @@ def arguments(given: list[str]) -> argparse.Namespace:
         "--page", type=Path, help="with --steps: what each update gave the engine, and what memory it took"
     )
     asked = parser.parse_args(given)
+    if not asked.trees and not asked.pages:
+        parser.error("--trees says where the trees are")
     if asked.steps and (asked.records or asked.table or asked.compare or asked.size or len(asked.only) != 1):
         parser.error("--steps is for one recipe (--only), and goes with none of --records, --table, --compare, --size")
     if (asked.beside or asked.model) and (

@@ -104,9 +104,9 @@ def test_the_page_says_what_the_table_does() -> None:
     assert (REPO / "docs/evidence/recipes-sizes.md").read_text(encoding="utf-8") == sizes_page()
 
 
-@pytest.mark.heavy("reads every record of a run")
 @pytest.mark.parametrize("of", RELEASES.values(), ids=RELEASES)
 def test_the_page_says_what_the_records_do(of: OfRelease) -> None:
+    """Of the patches of today: `python tests/recipes/run.py --pages` writes it anew where one has changed."""
     folder = REPO / "docs/evidence" / of.page
     if not folder.is_dir():
         assert not folder.with_name(f"{of.page}.md").exists()

@@ -37,9 +37,10 @@ TREE = Path(sys.argv[1])
 BASE = "verl/trainer/ppo/v1/trainer_base.py"
 SYNC = "verl/trainer/ppo/v1/trainer_sync.py"
 CORE = "verl/trainer/ppo/core_algos.py"
+DELTA = "verl/checkpoint_engine/delta_checkpoint_engine.py"
 LOSSES = "verl/workers/utils/losses.py"
 WORKERS = "verl/workers/engine_workers.py"
-WRITTEN = re.compile(r"(actor|critic|perf|training|val-aux)/[\w/]+")
+WRITTEN = re.compile(r"(actor|critic|perf|training|val-aux|checkpoint_engine)/[\w/]+")
 # What _log_rollout_data times comes after the step's figures are made, and is on no line.
 TIMED = ((BASE, "fit"), (BASE, "_step_once"), (SYNC, "on_step_end"))
 BOTH = ("actor", "critic")
@@ -62,7 +63,7 @@ def parsed(path):
 def written():
     """Names that stand in the code, each with the files that write it."""
     found = defaultdict(set)
-    for path in (BASE, CORE):
+    for path in (BASE, CORE, DELTA):
         for node in ast.walk(parsed(path)):
             for key in keys(node):
                 if WRITTEN.fullmatch(key):

@@ -78,6 +78,7 @@ def test_the_newer_release_has_recipes_of_its_own() -> None:
     assert {"/".join(key) for key in NEWER.runnable()} == {
         "deepseek-r1/grpo",
         "demo/grpo",
+        "demo/grpo-delta",
         "qwen2.5-1.5b/grpo",
         "qwen3-235b/dapo",
         "qwen3-235b/dapo-longseq",
