@@ -21,7 +21,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from compare_upstream_suites import distribution, list_of
-from suite_runs import Suite, load_suites, run_suite
+from suite_runs import Run, Suite, load_suites, run_suite
 
 from patchctl.stack.export import proposed_files
 from patchctl.stack.plan import load_patches
@@ -34,7 +34,8 @@ def main() -> int:
     asked = _parse()
     python, failed, ran = Path(os.environ["PATCHCTL_TORCH_PYTHON"]).absolute(), False, 0
     for suite, features in _chosen(asked.release, asked.features):
-        outcomes = _both(suite, asked.base.resolve(), asked.patched.resolve(), python)
+        runs = _both(suite, asked.base.resolve(), asked.patched.resolve(), python)
+        outcomes = [run.outcomes for run in runs]
         for feature, files in features.items():
             of = [{t: o for t, o in side.items() if t.partition("::")[0] in files} for side in outcomes]
             wrong = _wrong(*of)
@@ -44,6 +45,8 @@ def main() -> int:
             )
             for line in wrong:
                 print(f"    {line}")
+            if wrong:
+                print(runs[1].finished.tail())
             failed, ran = failed or bool(wrong), ran + 1
     print(f"{ran} features")
     return 0 if ran and not failed else 1
@@ -72,15 +75,16 @@ def _chosen(release: str, names: list[str]) -> Iterator[tuple[Suite, dict[str, s
         if features:
             suite = suites[upstream]
             options = [one for one in suite.args if one.startswith("-") and not one.startswith(_CHOICE)]
+            options.append("--continue-on-collection-errors")  # what a feature lacks is not the next one's fault
             tests = [one for one in added if Path(one).name.startswith("test_")]
             yield replace(suite, args=[*options, *tests], deselect={}, added=added, procs=1), features
 
 
-def _both(suite: Suite, base: Path, patched: Path, python: Path) -> list[dict[str, str]]:
+def _both(suite: Suite, base: Path, patched: Path, python: Path) -> list[Run]:
     with tempfile.TemporaryDirectory(prefix="proposed-", ignore_cleanup_errors=True) as scratch:
         places = [(trees, Path(scratch) / name) for name, trees in (("base", base), ("patched", patched))]
         with ThreadPoolExecutor(max_workers=1 if suite.one_at_a_time else 2) as pool:
-            return [run.outcomes for run in pool.map(lambda at: run_suite(suite, at[0], python, at[1]), places)]
+            return list(pool.map(lambda at: run_suite(suite, at[0], python, at[1]), places))
 
 
 def _wrong(base: dict[str, str], patched: dict[str, str]) -> list[str]:
@@ -88,8 +92,12 @@ def _wrong(base: dict[str, str], patched: dict[str, str]) -> list[str]:
     found = [
         f"{test}: {outcome} on the patched tree" for test, outcome in patched.items() if outcome in ("failed", "error")
     ]
-    passed = {test for test, outcome in patched.items() if outcome == "passed"}
-    red = {test for test in passed if base.get(test, "error") in ("failed", "error")}
+    broken = {test.partition("::")[0] for test, outcome in base.items() if outcome == "error"}
+    red = [
+        test
+        for test, outcome in patched.items()
+        if outcome == "passed" and (base.get(test) == "failed" or test.partition("::")[0] in broken)
+    ]
     return found + ([] if red else ["no test fails on the unpatched tree and passes on the patched one"])
 
 

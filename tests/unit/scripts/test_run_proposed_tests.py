@@ -30,9 +30,11 @@ def script(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
         ({"t.py::a": "passed"}, {"t.py::a": "passed"}, ["no test fails on the unpatched tree and passes on the patched one"]),
         ({"t.py::a": "failed"}, {"t.py::a": "skipped"}, ["no test fails on the unpatched tree and passes on the patched one"]),
         ({"t.py::a": "failed", "t.py::b": "failed"}, {"t.py::a": "passed", "t.py::b": "failed"}, ["t.py::b: failed on the patched tree"]),
+        ({}, {"t.py::a": "passed"}, ["no test fails on the unpatched tree and passes on the patched one"]),
+        ({"u.py": "error"}, {"t.py::a": "passed"}, ["no test fails on the unpatched tree and passes on the patched one"]),
         ({}, {}, ["no test fails on the unpatched tree and passes on the patched one"]),
     ],
-    ids=["red and green", "not collected", "green twice", "skipped", "one red", "none ran"],
+    ids=["red and green", "not collected", "green twice", "skipped", "one red", "not run unpatched", "another file broken", "none ran"],
 )  # fmt: skip
 def test_wrong(script: ModuleType, base: dict[str, str], patched: dict[str, str], said: list[str]) -> None:
     assert script._wrong(base, patched) == said
