@@ -41,9 +41,12 @@ def missing_routes(monkeypatch):
 
     monkeypatch.setattr(missing_routes, "get_device_id", lambda: "cpu")
     monkeypatch.setattr(missing_routes, "_told", [])
-    torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
+    owns_group = not torch.distributed.is_initialized()
+    if owns_group:
+        torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
     yield missing_routes
-    torch.distributed.destroy_process_group()
+    if owns_group:
+        torch.distributed.destroy_process_group()
 
 
 def _batch():

@@ -18,6 +18,7 @@ from unittest.mock import MagicMock, patch
 
 import pytest
 import torch
+import torch_npu
 from torch import nn
 
 from vllm_ascend.ascend_config import EplbConfig
@@ -25,8 +26,9 @@ from vllm_ascend.eplb import eplb_updator
 from vllm_ascend.eplb.adaptor import vllm_adaptor
 from vllm_ascend.eplb.core import eplb_device_transfer_loader
 
-# NPUWorker's module imports these, and conftest does not mock them.
-for _name in ("profiler", "op_plugin", "op_plugin.atb", "op_plugin.atb._atb_ops"):
+# vllm_ascend.worker.worker imports these submodules, which conftest does not register.
+sys.modules.setdefault("torch_npu.profiler", torch_npu.profiler)
+for _name in ("op_plugin", "op_plugin.atb", "op_plugin.atb._atb_ops"):
     sys.modules.setdefault(f"torch_npu.{_name}", MagicMock())
 
 NUM_EXPERTS = 4

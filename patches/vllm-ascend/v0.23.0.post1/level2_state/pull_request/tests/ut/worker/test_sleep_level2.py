@@ -18,14 +18,16 @@ from unittest.mock import MagicMock, patch
 
 import pytest
 import torch
+import torch_npu
 from torch import nn
 
 from vllm_ascend.ascend_forward_context import MoECommType
 from vllm_ascend.ops import rotary_embedding
 from vllm_ascend.utils import vllm_version_is
 
-# NPUWorker's module imports these, and conftest does not mock them.
-for _name in ("profiler", "op_plugin", "op_plugin.atb", "op_plugin.atb._atb_ops"):
+# vllm_ascend.worker.worker imports these submodules, which conftest does not register.
+sys.modules.setdefault("torch_npu.profiler", torch_npu.profiler)
+for _name in ("op_plugin", "op_plugin.atb", "op_plugin.atb._atb_ops"):
     sys.modules.setdefault(f"torch_npu.{_name}", MagicMock())
 
 from vllm_ascend.worker.worker import NPUWorker  # noqa: E402

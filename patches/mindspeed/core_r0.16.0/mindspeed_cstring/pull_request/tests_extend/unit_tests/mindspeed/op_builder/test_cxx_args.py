@@ -14,28 +14,28 @@ unsigned long length(const char *text) { return strlen(text); }
 """
 
 
-@pytest.mark.skipif(shutil.which('g++') is None, reason='g++ is not installed')
+@pytest.mark.skipif(shutil.which("g++") is None, reason="g++ is not installed")
 @pytest.mark.parametrize(
-    'builder',
+    "builder",
     [
-        'AlgorithmOpBuilder',  # the arguments of the base class
-        'RotaryPositionEmbeddingOpBuilder',  # these and others
-        'SmartSwapBuilder',  # these but for one
-        'AdaptiveRecomputingPluggableAllocatorBuilder',  # a list of its own
+        "AlgorithmOpBuilder",  # the arguments of the base class
+        "RotaryPositionEmbeddingOpBuilder",  # these and others
+        "SmartSwapBuilder",  # these but for one
+        "AdaptiveRecomputingPluggableAllocatorBuilder",  # a list of its own
     ],
 )
 class TestCxxArgs:
     def compile(self, builder, folder, source):
         """Compile a source with the arguments of a builder, and return the object."""
-        (folder / 'operator.cpp').write_text(source)
-        command = ['g++', *getattr(op_builder, builder)().cxx_args(), '-c', 'operator.cpp', '-o', 'operator.o']
+        (folder / "operator.cpp").write_text(source)
+        command = ["g++", *getattr(op_builder, builder)().cxx_args(), "-c", "operator.cpp", "-o", "operator.o"]
         done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
-        return (folder / 'operator.o').read_bytes()
+        return (folder / "operator.o").read_bytes()
 
     def test_source_without_include_of_cstring(self, builder, tmp_path):
         found = self.compile(builder, tmp_path, SOURCE)
-        assert found == self.compile(builder, tmp_path, '#include <cstring>\n' + SOURCE)
+        assert found == self.compile(builder, tmp_path, "#include <cstring>\n" + SOURCE)
 
     def test_source_with_include_of_cstring(self, builder, tmp_path):
-        assert self.compile(builder, tmp_path, '#include <cstring>\n' + SOURCE)
+        assert self.compile(builder, tmp_path, "#include <cstring>\n" + SOURCE)

@@ -16,8 +16,11 @@ from types import SimpleNamespace
 import pytest
 from hydra import compose, initialize_config_module
 
+pytest.importorskip("vllm")
+
 from verl.utils.config import omega_conf_to_dataclass
 from verl.utils.npu_sleep_level import check_npu_sleep_level
+from verl.workers.rollout.vllm_rollout import vllm_async_server
 
 ROLLOUT, MODEL = "actor_rollout_ref.rollout", "actor_rollout_ref.model"
 
@@ -59,9 +62,6 @@ def test_level_2_is_refused_where_an_update_does_not_bring_everything(override, 
     ("on_npu", "configured", "asked"), [(True, 1, 1), (True, 2, 2), (False, 1, 2)], ids=["npu-1", "npu-2", "gpu"]
 )
 def test_engine_is_asked_for_the_level(monkeypatch, on_npu, configured, asked):
-    pytest.importorskip("vllm")
-    from verl.workers.rollout.vllm_rollout import vllm_async_server
-
     monkeypatch.setattr(vllm_async_server, "is_torch_npu_available", lambda check_device=False: on_npu)
     levels = []
 

@@ -26,9 +26,9 @@ def run_rank(monkeypatch, rank, ring_ranks, *groups, is_backward=False):
 
         return call
 
-    monkeypatch.setattr(utils.dist, 'get_rank', lambda: rank)
-    monkeypatch.setattr(utils.dist, 'isend', record('send'))
-    monkeypatch.setattr(utils.dist, 'irecv', record('recv'))
+    monkeypatch.setattr(utils.dist, "get_rank", lambda: rank)
+    monkeypatch.setattr(utils.dist, "isend", record("send"))
+    monkeypatch.setattr(utils.dist, "irecv", record("recv"))
     ring = RingP2P(ring_ranks, *groups, is_backward=is_backward)
     ring.async_send_recv(torch.zeros(4, 2, 2), torch.zeros(4, 2, 2))
     assert ring.wait() == 1
@@ -42,42 +42,42 @@ def run_ring(monkeypatch, ring_ranks, *groups, is_backward=False):
     sent, received, order = set(), set(), {}
     for rank in ring_ranks:
         calls = run_rank(monkeypatch, rank, ring_ranks, *groups, is_backward=is_backward)
-        sent |= {(rank, other, group) for name, other, group in calls if name == 'send'}
-        received |= {(other, rank, group) for name, other, group in calls if name == 'recv'}
+        sent |= {(rank, other, group) for name, other, group in calls if name == "send"}
+        received |= {(other, rank, group) for name, other, group in calls if name == "recv"}
         order[rank] = [name for name, *_ in calls]
     return sent, received, order
 
 
-@pytest.mark.parametrize('is_backward', [False, True])
-@pytest.mark.parametrize('ring_ranks', ODD_RINGS + EVEN_RINGS)
+@pytest.mark.parametrize("is_backward", [False, True])
+@pytest.mark.parametrize("ring_ranks", ODD_RINGS + EVEN_RINGS)
 class TestRingP2P:
     def test_message_is_received_in_the_group_it_is_sent_in(self, monkeypatch, ring_ranks, is_backward):
-        groups = ('group', 'group for overlap')
+        groups = ("group", "group for overlap")
         sent, received, _ = run_ring(monkeypatch, ring_ranks, *groups, is_backward=is_backward)
         assert len(sent) == len(ring_ranks)
         assert sent == received
 
     def test_send_and_recv_overlap(self, monkeypatch, ring_ranks, is_backward):
         """Each rank uses both groups, except for one rank of a ring of odd size."""
-        groups = ('group', 'group for overlap')
+        groups = ("group", "group for overlap")
         sent, received, _ = run_ring(monkeypatch, ring_ranks, *groups, is_backward=is_backward)
         used = {rank: {group for *pair, group in sent | received if rank in pair} for rank in ring_ranks}
         both = [rank for rank in ring_ranks if used[rank] == set(groups)]
         assert len(both) >= len(ring_ranks) - len(ring_ranks) % 2
 
     def test_one_group(self, monkeypatch, ring_ranks, is_backward):
-        sent, received, _ = run_ring(monkeypatch, ring_ranks, 'group', is_backward=is_backward)
+        sent, received, _ = run_ring(monkeypatch, ring_ranks, "group", is_backward=is_backward)
         assert sent == received
-        assert {group for *_, group in sent} == {'group'}
+        assert {group for *_, group in sent} == {"group"}
 
 
-@pytest.mark.parametrize('is_backward', [False, True])
-@pytest.mark.parametrize('ring_ranks', EVEN_RINGS)
+@pytest.mark.parametrize("is_backward", [False, True])
+@pytest.mark.parametrize("ring_ranks", EVEN_RINGS)
 def test_ring_of_even_size(monkeypatch, ring_ranks, is_backward):
     """Even ranks send first, and in the first group; odd ranks receive first, and send in the second."""
-    sent, _, order = run_ring(monkeypatch, ring_ranks, 'group', 'group for overlap', is_backward=is_backward)
+    sent, _, order = run_ring(monkeypatch, ring_ranks, "group", "group for overlap", is_backward=is_backward)
     group_of = {sender: group for sender, _, group in sent}
-    assert [group_of[rank] for rank in ring_ranks[::2]] == ['group'] * (len(ring_ranks) // 2)
-    assert [group_of[rank] for rank in ring_ranks[1::2]] == ['group for overlap'] * (len(ring_ranks) // 2)
-    assert all(order[rank] == ['send', 'recv'] for rank in ring_ranks[::2])
-    assert all(order[rank] == ['recv', 'send'] for rank in ring_ranks[1::2])
+    assert [group_of[rank] for rank in ring_ranks[::2]] == ["group"] * (len(ring_ranks) // 2)
+    assert [group_of[rank] for rank in ring_ranks[1::2]] == ["group for overlap"] * (len(ring_ranks) // 2)
+    assert all(order[rank] == ["send", "recv"] for rank in ring_ranks[::2])
+    assert all(order[rank] == ["recv", "send"] for rank in ring_ranks[1::2])

@@ -4,7 +4,6 @@ from types import SimpleNamespace
 import pytest
 import torch
 import torch.distributed as dist
-import torch.nn.functional as F
 import torch_npu  # noqa: F401
 
 try:
@@ -24,8 +23,8 @@ HEADS, DIM = 4, 16
 def get_attention():
     """What CPDotProductAttentionImpl.forward reads of a layer."""
     config = SimpleNamespace(
-        context_parallel_algo='megatron_cp_algo',
-        attention_mask_type='causal',
+        context_parallel_algo="megatron_cp_algo",
+        attention_mask_type="causal",
         cp_window_size=1,
         megatron_cp_in_bnsd=False,
         use_cp_send_recv_overlap=False,
@@ -45,9 +44,9 @@ def get_attention():
 def full_attention(query, key, value, lengths):
     """Causal attention of each sequence by itself, [tokens, heads, dim]."""
     outputs = []
-    for q, k, v in zip(*(tensor.float().split(lengths) for tensor in (query, key, value))):
+    for q, k, v in zip(*(tensor.float().split(lengths) for tensor in (query, key, value)), strict=True):
         q, k, v = (tensor.transpose(0, 1) for tensor in (q, k, v))
-        outputs.append(F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(0, 1))
+        outputs.append(torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(0, 1))
     return torch.cat(outputs)
 
 
@@ -65,8 +64,8 @@ class TestPackedGroupAttention(DistributedTest):
 
     world_size = 4
 
-    @pytest.mark.parametrize('size', [1, 2, 4])
-    @pytest.mark.parametrize('qkv_format', ['sbhd', 'thd'])
+    @pytest.mark.parametrize("size", [1, 2, 4])
+    @pytest.mark.parametrize("qkv_format", ["sbhd", "thd"])
     def test_equals_full_attention(self, qkv_format, size):
         args = args_utils._MINDSPEED_ARGS = args_utils.get_mindspeed_args(get_defaults=True)
         args.use_fused_ring_attention_update = True
@@ -75,7 +74,7 @@ class TestPackedGroupAttention(DistributedTest):
         groups = {ranks[0]: dist.new_group(ranks) for ranks in blocks}
         # Blocks have other sequences.
         torch.manual_seed(first)
-        lengths = [16 * size] if qkv_format == 'sbhd' else [8 * size * (1 + first), 16 * size]
+        lengths = [16 * size] if qkv_format == "sbhd" else [8 * size * (1 + first), 16 * size]
         whole = [torch.randn(sum(lengths), HEADS, DIM).bfloat16().requires_grad_() for _ in range(3)]
         dout = torch.randn(sum(lengths), HEADS, DIM).bfloat16()
         expected = full_attention(*whole, lengths)
@@ -93,12 +92,12 @@ class TestPackedGroupAttention(DistributedTest):
             cp_group=groups[first] if size > 1 else None,
         )
         mask = torch.ones((2048, 2048), dtype=torch.bool, device=device).triu(1)
-        qkv = [tensor.unsqueeze(1) for tensor in part] if qkv_format == 'sbhd' else part
+        qkv = [tensor.unsqueeze(1) for tensor in part] if qkv_format == "sbhd" else part
         out = CPDotProductAttentionImpl.forward(get_attention(), *qkv, mask, packed_seq_params=packed_seq_params)
         assert out.dtype == torch.bfloat16
         out.view(-1, HEADS, DIM).backward(dout[mine].to(device))
 
-        tols = dict(atol=0.03, rtol=0.02)
+        tols = {"atol": 0.03, "rtol": 0.02}
         torch.testing.assert_close(out.view(-1, HEADS, DIM).float().cpu(), expected[mine], **tols)
-        for tensor, reference in zip(part, whole):
+        for tensor, reference in zip(part, whole, strict=True):
             torch.testing.assert_close(tensor.grad.cpu(), reference.grad[mine], **tols)
