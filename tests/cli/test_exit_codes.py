@@ -10,15 +10,18 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from distribution import REPO, Made, git
 from on_disk import Workspace, command, copy_of, environment
 
-from patchctl import errors
+from patchctl import cli, errors
 from patchctl.cli import verbs
 from patchctl.errors import PatchctlError
+from patchctl.terminal.progress import SilentProgress
 
 
 @pytest.mark.parametrize("verb", ["", *verbs()])
@@ -31,6 +34,25 @@ def test_help(verb: str, tmp_path: Path) -> None:
     assert done.stdout.startswith("Usage: patchctl") and done.stderr == ""
     assert "\x1b" not in done.stdout
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("args", "silent"),
+    [(["cluster", "--help"], True), (["apply", "-h"], True), (["bisect", "-p", "x", "--", "program", "--help"], False)],
+)
+def test_help_shows_no_progress_on_a_slow_machine(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], args: list[str], silent: bool
+) -> None:
+    asked: list[bool] = []
+
+    @contextmanager
+    def progress(*, silent: bool) -> Iterator[SilentProgress]:
+        asked.append(silent)
+        yield SilentProgress()
+
+    monkeypatch.setattr(cli, "progress_of_run", progress)
+    cli.run(args)
+    assert asked == [silent]
 
 
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
