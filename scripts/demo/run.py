@@ -108,6 +108,8 @@ def _arguments(dist: Distribution) -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=0, help="of weights and data [%(default)s]")
     parser.add_argument("--mirror", action="append", default=[], metavar="NAME=PATH", help="as for patchctl apply")
     args = parser.parse_args()
+    if args.stop and args.recipe != RECIPE:
+        parser.error(f"--stop is for the recipe {RECIPE}, which train.sh starts and ends")
     if args.stop is None:
         args.stop = 22 if args.recipe == RECIPE else 0
     if args.share:
@@ -262,7 +264,7 @@ class Demo:
     def _command(self) -> list[str]:
         """scripts/train.sh. Where engines have devices of their own it would wait for a second machine, so what it runs is run."""
         asked = [f"trainer.total_training_steps={self.args.steps}", f"trainer.save_freq={self.args.save}"]
-        if "rollout_nodes" not in self.recipe["sizes"]:
+        if not self._size("rollout_nodes"):
             logs = str(self.run_folder / "logs")
             return [str(SCRIPTS / "train.sh"), PROFILE, self.args.recipe, "--no-preflight", "--log-dir", logs, *asked]
         parts = [
@@ -270,6 +272,10 @@ class Demo:
             for part in ("env", "command")
         ]
         return ["bash", "-euc", "\n".join(parts)]
+
+    def _size(self, name: str) -> int:
+        """Of the recipe; 0 where it has none of that name."""
+        return int(self.recipe["sizes"].get(name, {"value": 0})["value"])
 
     def _watch(self, training: subprocess.Popen[bytes], log: Path, stop_after: int | None) -> bool:
         """Whether it was stopped; Failed when it takes too long."""
@@ -292,7 +298,7 @@ class Demo:
             "PATH": f"{self.venv / 'bin'}{os.pathsep}{os.environ['PATH']}",
             "PATCHCTL": str(PATCHCTL),
             "PATCHCTL_RELEASE": self.release.name,
-            "PATCHCTL_NPUS": "2" if "rollout_nodes" not in self.recipe["sizes"] else "4",
+            "PATCHCTL_NPUS": str(self._size("devices") + self._size("rollout_nodes") * self._size("rollout_devices")),
             "WORKSPACE": str(self.workspace),
             "MODEL_PATH": str(folder / "model"),
             "TRAIN_FILE": str(folder / "data" / "train.parquet"),

@@ -103,6 +103,33 @@ def test_the_source_of_a_tree_that_nothing_runs_is_spared(
         assert failed.value.status == 3
 
 
+@pytest.mark.parametrize(("recipe", "devices", "program"), [("grpo", "2", "train.sh"), ("grpo-delta", "4", "bash")])
+def test_engines_apart_have_devices_of_their_own_and_no_second_machine(
+    run: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, recipe: str, devices: str, program: str
+) -> None:
+    compose()
+    release = next(iter(App(root=REPO, cache=tmp_path).distribution.releases.values()))
+    monkeypatch.setenv("PATCHCTL_RELEASE", release.name)
+    one = run.Demo(tmp_path / "out", release, argparse.Namespace(seed=0, recipe=recipe, steps=3, save=1))
+    one.recipe = json.loads(one._patchctl("recipe", "show", f"demo/{recipe}", "--json"))
+    assert one._variables()["PATCHCTL_NPUS"] == devices
+    command = one._command()
+    assert Path(command[0]).name == program
+    assert "trainer.total_training_steps=3" in " ".join(command)
+
+
+def test_only_what_train_sh_starts_can_be_stopped(
+    run: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    compose()
+    dist = App(root=REPO, cache=tmp_path).distribution
+    monkeypatch.setattr(sys, "argv", ["run.py", "--recipe", "grpo-delta"])
+    assert run._arguments(dist).stop == 0
+    monkeypatch.setattr(sys, "argv", ["run.py", "--recipe", "grpo-delta", "--stop", "5"])
+    with pytest.raises(SystemExit):
+        run._arguments(dist)
+
+
 @pytest.mark.parametrize(("old", "ends"), [(None, True), ("0.0002", True), ("0.31", False)])
 def test_a_switch_that_is_not_in_force_is_seen_in_the_log(run: ModuleType, old: str | None, ends: bool) -> None:
     row = {"step": "1", "timing_s/update_actor": "1.0"} | ({"timing_s/old_log_prob": old} if old else {})
