@@ -195,7 +195,7 @@ def _megatron(case: Case, model: Model, layout: Layout, stage: int) -> Training:
         0 if swapped else optimizer,
         activations,
         one.worst - one.mlp,
-        2 * BF16 * parameters + optimizer,
+        _off_the_devices(case, "megatron", BF16 * parameters, BF16 * parameters, optimizer),
         message(
             "stage {stage} of {stages}, {layers} layers, micro-batches in flight {in_flight}, {how}",
             stage=stage + 1,
@@ -262,10 +262,22 @@ def _fsdp(case: Case, model: Model) -> Training:
     )
     recomputed = message("layers recomputed") if checkpointed else message("nothing recomputed")
     how = message("FSDP over {devices}, {how}", devices=device_count(shards), how=recomputed)
-    elsewhere = parts["weights"] + parts["optimizer"] + BF16 * -(-model.parameters // shards)
+    reference = BF16 * -(-model.parameters // shards)
+    elsewhere = _off_the_devices(case, "fsdp_config", parts["weights"], reference, parts["optimizer"])
     return Training(
         parts["weights"], parts["gradients"], parts["optimizer"], activations, one.worst - one.mlp, elsewhere, how
     )
+
+
+def _off_the_devices(case: Case, engine: str, weights: int, reference: int, optimizer: int) -> int:
+    """Of these bytes of a device, those that the run's settings move to the host."""
+    actor = f"{ACTOR}.{engine}"
+    all_of_it = case.on(f"{actor}.offload_policy")  # FSDP2's own
+    kept = weights if all_of_it or case.on(f"{actor}.param_offload") else 0
+    if all_of_it or case.on(f"{actor}.optimizer_offload") or case.on(f"{OVERRIDES}.swap_optimizer"):
+        kept += optimizer
+    refers = case.on(f"{ACTOR}.use_kl_loss") or case.on("algorithm.use_kl_in_reward")
+    return kept + (reference if refers and case.on(f"actor_rollout_ref.ref.{engine}.param_offload") else 0)
 
 
 def _fsdp_shards(case: Case) -> int:

@@ -210,6 +210,21 @@ def update(title: str, **overrides: str) -> Training:
     return training_of(case, case.model)
 
 
+def test_the_host_keeps_what_the_settings_move_there() -> None:
+    """dapo has no reference; grpo's is off the devices whatever the actor's states are."""
+    for title, engine, references in (("qwen3-32b/dapo-fsdp2", "fsdp_config", 0), ("qwen3-235b/grpo", "megatron", 1)):
+
+        def kept(title: str = title, engine: str = engine, **off: str) -> int:
+            stays = {"megatron__override_transformer_config__swap_optimizer": "False"} if engine == "megatron" else {}
+            return update(title, **stays, **{f"{engine}__{one}_offload": value for one, value in off.items()}).elsewhere
+
+        weights = update(title).weights
+        reference = weights * references  # bfloat16 in both, where there is one
+        assert kept(param="False", optimizer="False") == reference
+        assert kept(param="True", optimizer="False") == weights + reference
+        assert kept(param="False", optimizer="True") > reference + weights
+
+
 def test_fsdp_shards_over_its_own_size() -> None:
     """verl's create_device_mesh: groups of fsdp_size devices, each of which has the whole model."""
     whole, eighth = update("qwen3-32b/dapo-fsdp2"), update("qwen3-32b/dapo-fsdp2", fsdp_config__fsdp_size="8")

@@ -226,7 +226,8 @@ def _training(case: Case, training: Training) -> Iterator[Finding]:
     said = message(
         "{size} a node for weights, reference and optimizer while they are off the devices", size=size_text(kept)
     )
-    yield _on_the_host(case, "states on the host", kept, said)
+    if kept:
+        yield _on_the_host(case, "states on the host", kept, said)
 
 
 def _engine_on_the_host(case: Case, model: Model, engine: Engine) -> Iterator[Finding]:
