@@ -306,9 +306,11 @@ def _end(number: int, _: object) -> NoReturn:
 
 def run(args: list[str]) -> int:
     """Run one command line and return its exit code. Every error is printed here, once."""
-    app_json = "--json" in args
+    own = args[: args.index("--")] if "--" in args else args  # what follows is another program's
+    app_json = "--json" in own
     try:
-        with progress_of_run(silent=app_json or _asks_for_help(args)) as shown:
+        # A page of help has nothing to say of its progress, however slow the machine is.
+        with progress_of_run(silent=app_json or not {"-h", "--help"}.isdisjoint(own)) as shown:
             code = cli.main(args=args, prog_name="patchctl", standalone_mode=False, obj=shown)
         sys.stdout.flush()
         return code if isinstance(code, int) else 0
@@ -339,12 +341,6 @@ def run(args: list[str]) -> int:
 
         refused = user_error_or_none(fault) if isinstance(fault, OSError) else None
         return _report(refused, app_json) if refused is not None else _fault(fault, app_json)
-
-
-def _asks_for_help(args: list[str]) -> bool:
-    """A page of help has nothing to say of its progress, however slow the machine is; what follows `--` is another program's."""
-    own = args[: args.index("--")] if "--" in args else args
-    return not {"-h", "--help"}.isdisjoint(own)
 
 
 def _reader_gone() -> bool:

@@ -72,6 +72,13 @@ def test_an_option_of_patchctl_after_the_verb_says_where_it_goes(small: Made) ->
         assert f"try: it is an option of patchctl itself: write it before `{verb}`" in done.stderr
 
 
+def test_json_of_another_program_is_not_asked_of_this_one(small: Made) -> None:
+    line = ["bisect", "--profile", "none"]
+    for args, told in ((["--", "program", "--json"], False), (["--json", "--", "program"], True)):
+        done = small.patchctl(*line, *args)
+        assert (done.returncode, done.stdout.startswith("{")) == (2, told)
+
+
 def test_the_help_lists_each_verb_in_one_line_below_a_heading(small: Made) -> None:
     shown = small.good("--help", env={"COLUMNS": "80"}).partition("Apply and inspect:")[2].splitlines()
     named = [line.split(maxsplit=1) for line in shown if line.startswith("  ")]
