@@ -351,6 +351,8 @@ def test_engines_apart_have_machines_of_their_own(look: Look) -> None:
     assert "8 to 9 GB" not in one(look(title, on_newest=True), "update").message
     kept = one(look(title, on_newest=True), "states on the host")  # of the reference alone, in bfloat16
     assert "15.3 GiB a node" in kept.message
+    copied = one(look(title, on_newest=True), "copy of the actor")  # FSDP's shards are float32
+    assert "61.0 GiB a node" in copied.message and "copy of the actor" not in look(on_newest=True)
 
 
 def test_a_containers_limit_counts(look: Look) -> None:

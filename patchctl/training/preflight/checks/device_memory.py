@@ -65,6 +65,7 @@ ABOUT = (
             "states on the host",
             "engine asleep",
             "weights to compare with",
+            "copy of the actor",
         ),
         "the memory model below",
         "see there",
@@ -228,6 +229,14 @@ def _training(case: Case, training: Training) -> Iterator[Finding]:
     )
     if kept:
         yield _on_the_host(case, "states on the host", kept, said)
+    copied = case.text("trainer.v1.trainer_mode") == "separate_async"
+    if copied and not case.on("algorithm.rollout_correction.bypass_mode"):
+        # The next copy is made before the last one goes: verl v0.9.0, trainer_separate_async.py and engine_workers.py of experimental.
+        kept = 2 * training.weights * case.devices_per_node
+        said = message(
+            "{size} a node while separate_async renews its copy of the actor's weights", size=size_text(kept)
+        )
+        yield _on_the_host(case, "copy of the actor", kept, said)
 
 
 def _engine_on_the_host(case: Case, model: Model, engine: Engine) -> Iterator[Finding]:
