@@ -60,6 +60,11 @@ class Group:
         return result
 
 
+def digest(tensor):
+    data = tensor.detach().contiguous().view(-1).view(torch.uint8).numpy().tobytes()
+    return hashlib.sha256(data).hexdigest() + str(list(tensor.shape))
+
+
 def serve(owner):
     """Does what groups ask this process for, until that is `stop`."""
     count = 1
@@ -85,7 +90,7 @@ class Trainer:
         from verl.utils.config import omega_conf_to_dataclass
         from verl.workers.engine.fsdp.transformer_impl import FSDPEngineWithLMHead
 
-        torch.distributed.init_process_group("gloo", store=PrefixStore("trainer", STORE), rank=RANK, world_size=ranks)
+        self.start(ranks)
         actor = "actor_rollout_ref.actor"
         overrides = [
             f"actor_rollout_ref.model.path={model}",
@@ -105,6 +110,9 @@ class Trainer:
         self.engine.initialize()
         self.sender = CheckpointEngineRegistry.new(BACKEND, is_master=RANK == 0, bucket_size=BUCKET_MB << 20)
         self._tokens = torch.Generator().manual_seed(RANK)
+
+    def start(self, ranks):
+        torch.distributed.init_process_group("gloo", store=PrefixStore("trainer", STORE), rank=RANK, world_size=ranks)
 
     def train(self):
         """One step of verl's optimizer on the next tokens of this rank."""
@@ -229,11 +237,7 @@ class Engine:
                     for key, one in members
                     if isinstance(one, torch.Tensor) and key.startswith("W_")
                 }
-        return {
-            name: hashlib.sha256(one.detach().contiguous().view(-1).view(torch.uint8).numpy().tobytes()).hexdigest()
-            + str(list(one.shape))
-            for name, one in found.items()
-        }
+        return {name: digest(one) for name, one in found.items()}
 
 
 class Replica:

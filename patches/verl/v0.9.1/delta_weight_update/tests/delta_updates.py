@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -23,16 +24,17 @@ STEPS = 20
 WHOLE = 1.0
 
 
-def updated(upstream: Upstream, standin: str, model: Path, trainers: int, engines: int) -> Any:
-    """What the probe found, of `trainers` ranks and an engine of `engines`."""
+def updated(upstream: Upstream, standin: str, model: Path, trainers: int, engines: int, **megatron: int) -> Any:
+    """What the probe found, of `trainers` ranks and an engine of `engines`; with `megatron`, the sizes of verl's Megatron engine, that trains."""
     return upstream.run(
         "probe_delta_weight_update.py",
         standin,
         model,
         trainers,
         STEPS,
-        need=["verl", "vllm", "vllm-ascend"],
-        standins=STANDINS,
+        *([json.dumps(megatron)] if megatron else []),
+        need=["verl", "vllm", "vllm-ascend", *(["megatron-lm", "mindspeed"] if megatron else [])],
+        standins=[*STANDINS, *(["megatron_cpu", "npu_attention"] if megatron else [])],
         env={"VLLM_ASCEND_ENABLE_NZ": "0"},
         procs=trainers + engines,
         timeout=400,
@@ -49,4 +51,6 @@ def holds(found: Any) -> None:
     assert found["spoil"] == WHOLE
     assert found["spoil_a_flush"] == WHOLE
     assert 0 < found["goes on"] < 1 / 2
-    assert list(found["equal"].values()) == [[WHOLE, True]] * 5
+    assert found["joined"] == WHOLE
+    assert 0 < found["goes on then"] < 1 / 2
+    assert list(found["equal"].values()) == [[WHOLE, True]] * 6

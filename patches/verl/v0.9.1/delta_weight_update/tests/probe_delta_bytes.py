@@ -1,6 +1,7 @@
-"""Probe of bench_delta_weight_update: the trainer's ranks and one receiver, in processes of their own, with verl's FSDP engine and the patch's wire.
+"""Probe of bench_delta_weight_update: the trainer's ranks and one receiver, in processes of their own, with verl's engine and the patch's wire.
 
-Usage: probe_delta_bytes.py MODEL RATE STEPS; the last process receives. Prints bytes that rank 0 sent and seconds of each update, of changes and
+Usage: probe_delta_bytes.py MODEL RATE STEPS [SIZES]; SIZES are of verl's Megatron engine, as JSON, else its FSDP engine trains. The last process
+receives. Prints bytes that rank 0 sent and seconds of each update, of changes and
 of all weights in turn, and what each trainer's rank holds to compare with.
 """
 
@@ -10,9 +11,12 @@ import sys
 import time
 
 os.environ["PATCHCTL_NPUS"] = "1"
+SIZES = json.loads(sys.argv[4]) if sys.argv[4:] else None
+if SIZES is not None:
+    import delta_megatron
 
-import npu_training_0_9
-import verl.plugin.platform.platform_npu as platform_npu
+import npu_training_0_9  # noqa: E402
+import verl.plugin.platform.platform_npu as platform_npu  # noqa: E402
 
 npu_training_0_9.name_the_device(platform_npu)
 import delta_group  # noqa: E402
@@ -55,7 +59,7 @@ class Receiver:
         self.engine.held = None
 
 
-class Counting(Trainer):
+class Counting(Trainer if SIZES is None else delta_megatron.MegatronTrainer):
     """A trainer that counts what it sends, and says what it holds."""
 
     sent = 0
@@ -71,7 +75,8 @@ class Counting(Trainer):
         return Counting.sent
 
     def held(self):
-        return sum(one.nbytes for one in self.engine._delta_shard_snap.values())
+        held = self.engine._delta_shard_snap if SIZES is None else self.sender._before
+        return sum(one.nbytes for one in held.values())
 
 
 def counted(wire):
@@ -124,7 +129,7 @@ def drive():
 def main():
     torch.set_num_threads(1)
     counted(delta_in_place_engine.Wire)
-    owner = Counting(MODEL, TRAINERS, RATE) if RANK < TRAINERS else Receiver()
+    owner = Counting(MODEL, TRAINERS, RATE, **(SIZES or {})) if RANK < TRAINERS else Receiver()
     thread, found = in_a_thread(drive) if RANK == 0 else (None, None)
     serve(owner)
     if thread is not None:

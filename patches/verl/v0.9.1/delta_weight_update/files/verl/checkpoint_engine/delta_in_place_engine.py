@@ -26,16 +26,18 @@ from datetime import timedelta
 
 import ray
 import torch
-from torch.distributed import BroadcastOptions, ProcessGroupGloo, TCPStore
+from torch.distributed import BroadcastOptions, ProcessGroupGloo, TCPStore, get_rank, get_world_size, group
 
 from verl.checkpoint_engine.base import CheckpointEngineRegistry
 from verl.checkpoint_engine.delta_checkpoint_engine import DeltaShardedCheckpointEngine
+from verl.checkpoint_engine.delta_sync.sparse_gather import shard_delta_indices
 from verl.utils.delta_in_place import BEGINS, digest_of_pairs
 from verl.utils.device import get_device_id, get_device_name, get_nccl_backend, get_torch_device
 from verl.utils.distributed import stateless_init_process_group
 from verl.utils.net_utils import get_free_port
 
 TIMEOUT = timedelta(minutes=30)
+FLOAT32 = "#float32"
 
 
 class Wire:
@@ -43,6 +45,7 @@ class Wire:
 
     def __init__(self, address, rank: int, size: int, store: TCPStore | None = None) -> None:
         host, port, device_port = address
+        self.size = size
         store = store or TCPStore(host, port, None, False, TIMEOUT, False)
         self._gloo = ProcessGroupGloo(store, rank, size, TIMEOUT)
         own = get_nccl_backend() != "gloo"
@@ -112,6 +115,66 @@ def unfused(entry, model_type: str):
     return slots, dtype, slot.bincount(minlength=len(slots)).cpu(), (where % size)[order], values[order]
 
 
+class ComparedAsExported:
+    """A Megatron engine, whose shards are laid out otherwise than what is sent: each rank compares its share of every exported weight.
+
+    All ranks export the same weights, in the same order. An expert's bias is float32 in the engine too: vectors of that type are sent as
+    pairs of bfloat16, bit by bit, under a name that ends in FLOAT32.
+
+    Args:
+        dtype: in which other weights are sent and compared.
+        before: the shares of the last update by name, on the host; of all of a model's bytes one part a rank.
+    """
+
+    def __init__(self, engine, dtype: torch.dtype, before: dict[str, torch.Tensor]) -> None:
+        self._engine, self._dtype, self._before = engine, dtype, before
+
+    def get_per_tensor_param(self):
+        return self._noted(), None
+
+    def prime_delta_snapshots(self) -> None:
+        """What was exported is noted on the way: to export it again would gather all weights once more."""
+
+    def get_per_tensor_param_delta_shard(self):
+        return self._changes(), None
+
+    def _noted(self):
+        for name, tensor in self._exported():
+            self._before[name] = self._share(tensor)[1].to("cpu", copy=True)
+            yield (f"{name}{FLOAT32}", tensor.view(torch.bfloat16)) if tensor.dtype == torch.float32 else (name, tensor)
+
+    def _changes(self):
+        for name, tensor in self._exported():
+            start, share = self._share(tensor)
+            where, values = shard_delta_indices(share, self._before[name].to(share.device), start)
+            self._before[name].copy_(share)
+            shape = tuple(tensor.shape)
+            if tensor.dtype == torch.float32:
+                name, shape, values = f"{name}{FLOAT32}", (2 * len(tensor),), values.view(torch.bfloat16)
+                where = torch.stack((2 * where, 2 * where + 1), dim=-1).view(-1)
+            kind = str(values.dtype).removeprefix("torch.")
+            yield [(name, shape)], kind, torch.tensor([len(where)]), where.to(torch.int32), values, group.WORLD
+
+    def _exported(self):
+        """Each weight once: of a model whose output is tied to its embedding, the first and the last of several pipeline stages have it."""
+        weights, _ = self._engine.get_per_tensor_param()
+        seen = set()
+        for name, tensor in weights:
+            if name in seen:
+                continue
+            seen.add(name)
+            tensor = tensor.detach().contiguous()
+            vector = tensor.dtype == torch.float32 and tensor.dim() == 1
+            yield name, tensor.to(self._dtype) if tensor.is_floating_point() and not vector else tensor
+
+    @staticmethod
+    def _share(tensor):
+        """(where this rank's share begins in the flattened weight, the share [n])."""
+        flat = tensor.view(-1)
+        start, end = (flat.numel() * rank // get_world_size() for rank in (get_rank(), get_rank() + 1))
+        return start, flat[start:end]
+
+
 @CheckpointEngineRegistry.register("delta_in_place")
 class DeltaInPlaceCheckpointEngine(DeltaShardedCheckpointEngine):
     """Sends what changed since the last update, or all weights where somebody does not hold the last one.
@@ -136,21 +199,23 @@ class DeltaInPlaceCheckpointEngine(DeltaShardedCheckpointEngine):
         self.encoding, self.batch_gather, self.verify_every = "indices", batch_gather, 0
         self._shard_seeded = False
         self.rank = self.wire = self.held = self._store = None
+        self._before: dict[str, torch.Tensor] = {}
 
     def prepare(self) -> dict:
-        """What this side holds, and where the others find the trainer's rank 0: its address and two ports."""
+        """What this side holds, how many its wire connects, and where the others find the trainer's rank 0: its address and two ports."""
         address = None
         if self.is_master:
             ip = ray.util.get_node_ip_address().strip("[]")
             # Listens from here on: a port that is only free now may be another's by the time of init_process_group.
             self._store = TCPStore(ip, 0, None, True, TIMEOUT, False)
             address = (ip, self._store.port, get_free_port(ip)[0])
-        return {"held": self.held, "address": address}
+        return {"held": self.held, "size": self.wire and self.wire.size, "address": address}
 
     @classmethod
     def build_topology(cls, actor_wg_world_size: int, rollout_world_size: int, metadata: list[dict]):
         held, size = metadata[0]["held"], rollout_world_size + 1
         whole = held is None or any(one["held"] != held for one in metadata[actor_wg_world_size:])
+        whole = whole or metadata[0]["size"] != size  # a replica has left
         ranks = [0] + [-1] * (actor_wg_world_size - 1), list(range(1, size))
         common = {"size": size, "address": metadata[0]["address"], "whole": whole}
         return tuple(
@@ -171,7 +236,11 @@ class DeltaInPlaceCheckpointEngine(DeltaShardedCheckpointEngine):
         self.held = None  # until all have been sent
         if self.is_master:
             self.wire.send_object({"whole": not self._shard_seeded})
-        metrics = await super().send_weights(NamedAsExported(engine), global_steps)
+        if engine.engine_config.strategy == "megatron":
+            engine = ComparedAsExported(engine, self.rollout_dtype, self._before)
+        else:
+            engine = NamedAsExported(engine)
+        metrics = await super().send_weights(engine, global_steps)
         get_torch_device().synchronize()  # snapshots are copied without waiting
         if self.is_master:
             self.held = uuid.uuid4().hex
@@ -220,18 +289,24 @@ class DeltaInPlaceCheckpointEngine(DeltaShardedCheckpointEngine):
                 continue  # what is left is taken off the wire, and then all comes again
             for name, shape, start, end in flush["params"]:
                 if message["whole"]:
-                    yield name, values[start:end].view(shape)
+                    own = values[start:end]
+                    vector = name.endswith(FLOAT32)
+                    yield name.removesuffix(FLOAT32), own.clone().view(torch.float32) if vector else own.view(shape)
                 else:
                     yield from self._pieces(name, shape, positions.view(torch.int32), values, range(start, end))
         self.held = flush["held"] if sound else None
 
     def _pieces(self, name, shape, positions, values, where):
         """The changes of a weight in pieces of at most half a bucket, which the engine's worker receives in buckets too."""
-        size = values.element_size()
-        most = max(1, self.bucket_size // (2 * (4 + size)))
-        for start in range(where.start, where.stop, most):
-            end = min(start + most, where.stop)
-            own = values[start:end].view(torch.uint8)
-            padded = torch.nn.functional.pad(own, (0, -own.numel() % 4)).view(torch.int32)
+        positions, values, at = positions[where.start : where.stop], values[where.start : where.stop], where.start
+        if name.endswith(FLOAT32):
+            name, shape = name.removesuffix(FLOAT32), (shape[0] // 2,)
+            positions, values = positions[::2] // 2, values.clone().view(torch.float32)
+        most = max(1, self.bucket_size // (2 * (4 + values.element_size())))
+        for start in range(0, len(values), most):
+            own = values[start : start + most]
+            data = own.contiguous().view(torch.uint8)
+            padded = torch.nn.functional.pad(data, (0, -data.numel() % 4)).view(torch.int32)
             label = {"name": name, "shape": shape, "dtype": str(values.dtype).removeprefix("torch.")}
-            yield json.dumps(label | {"count": end - start, "at": start}), torch.cat((positions[start:end], padded))
+            label |= {"count": len(own), "at": at + start}
+            yield json.dumps(label), torch.cat((positions[start : start + most], padded))

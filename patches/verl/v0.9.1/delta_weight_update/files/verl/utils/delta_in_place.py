@@ -41,9 +41,21 @@ def digest(tensor: torch.Tensor) -> torch.Tensor:
     tensor = tensor.detach()
     if not tensor.numel():
         return torch.zeros((), dtype=torch.int64, device=tensor.device)
+    return torch.stack([mixed(bits_of(part)).sum() for part in parts_of(tensor)]).sum()
+
+
+def digest_of_change(old: torch.Tensor, new: torch.Tensor, where: torch.Tensor) -> torch.Tensor:
+    """int64 []: what the digest of `old` gains where it becomes `new`; all three have one shape, `where` is bool."""
+    total = torch.zeros((), dtype=torch.int64, device=old.device)
+    for before, after, came in zip(*map(parts_of, (old.detach(), new, where)), strict=True):
+        total += torch.where(came, mixed(bits_of(after)) - mixed(bits_of(before)), 0).sum()
+    return total
+
+
+def parts_of(tensor: torch.Tensor):
+    """Its rows, some at a time."""
     rows = tensor if tensor.dim() else tensor[None]
-    parts = rows.split(max(1, PART * len(rows) // rows.numel()))
-    return torch.stack([mixed(bits_of(part)).sum() for part in parts]).sum()
+    return rows.split(max(1, PART * len(rows) // max(1, rows.numel())))
 
 
 def digest_of_pairs(positions: torch.Tensor, values: torch.Tensor) -> torch.Tensor:

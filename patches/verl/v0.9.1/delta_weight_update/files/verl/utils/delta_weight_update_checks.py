@@ -31,22 +31,26 @@ def check_delta_weight_update(config) -> None:
         _refuse(
             f"trainer and engine share their devices; set {ROLLOUT}.nnodes, or rollout.nnodes where the trainer has it"
         )
-    if actor.strategy != "fsdp2":
-        _refuse(f"shards of {actor.strategy} are not compared; set {ACTOR}.strategy=fsdp2")
-    lora = model.get("lora", None) or {}
-    if lora.get("rank", 0) > 0 or model.get("lora_rank", 0) > 0:
-        _refuse(f"adapters are not compared; set {MODEL}.lora_rank=0")
+    if actor.strategy not in ("fsdp2", "megatron"):
+        _refuse(f"weights of {actor.strategy} are not compared; set {ACTOR}.strategy=fsdp2, or train with megatron")
+    for rank, given in (("lora.rank", model.get("lora", None) or {}), ("lora_rank", model)):
+        if given.get(rank.rpartition(".")[2], 0) > 0:
+            _refuse(f"adapters are not compared; set {MODEL}.{rank}=0")
     mtp = rollout.get("mtp", None) or {}
     if mtp.get("enable", False) and mtp.get("enable_rollout", False):
         _refuse(f"a drafter's weights are not compared; set {MODEL}.mtp.enable_rollout=False")
     if rollout.get("quantization", None):
         _refuse(f"quantised weights are other than what is compared; set {ROLLOUT}.quantization=null")
-    if (actor.get("fsdp_config", None) or {}).get("qat", {}).get("enable", False):
-        _refuse(f"quantised weights are other than what is compared; set {ACTOR}.fsdp_config.qat.enable=False")
+    if (actor.get("megatron", None) or {}).get("use_megatron_fsdp", False):
+        _refuse(f"it was not tried with Megatron-FSDP; set {ACTOR}.megatron.use_megatron_fsdp=False")
+    engine = "megatron" if actor.strategy == "megatron" else "fsdp_config"
+    if (actor.get(engine, None) or {}).get("qat", {}).get("enable", False):
+        _refuse(f"quantised weights are other than what is compared; set {ACTOR}.{engine}.qat.enable=False")
     if rollout.dtype != "bfloat16":
         _refuse(f"bfloat16 is what is compared; set {ROLLOUT}.dtype=bfloat16")
-    if rollout.data_parallel_size != 1 or rollout.pipeline_model_parallel_size != 1:
-        _refuse(f"it was not tried with engines of several groups; set {ROLLOUT}.data_parallel_size=1")
+    for size in ("data_parallel_size", "pipeline_model_parallel_size"):
+        if rollout[size] != 1:
+            _refuse(f"it was not tried with engines of several groups; set {ROLLOUT}.{size}=1")
     if not rollout.free_cache_engine:
         _refuse(f"weights are laid out for loading when the engine wakes up; set {ROLLOUT}.free_cache_engine=True")
     if (rollout.get("disaggregation", None) or {}).get("enabled", False):

@@ -30,6 +30,7 @@ BACKEND = f"{ROLLOUT}.checkpoint_engine.backend=delta_in_place"
 
 
 class _FakeTrainerEngine:
+    engine_config = SimpleNamespace(strategy="fsdp2")
     model_config = SimpleNamespace(hf_config=SimpleNamespace(model_type="qwen3"))
 
     def __init__(self):
@@ -63,15 +64,15 @@ def sides(monkeypatch):
 
 def _update(sides, trainer):
     """Returns the sender's metrics and what each receiver yields."""
-    topology = type(sides[0]).build_topology(1, 2, [side.prepare() for side in sides])
+    topology = type(sides[0]).build_topology(1, len(sides) - 1, [side.prepare() for side in sides])
     given = {key: topology[0][key] + topology[1][key] for key in topology[0]}
 
     def run(i):
         sides[i].init_process_group(**{key: values[i] for key, values in given.items()})
         return list(sides[i].receive_weights()) if i else asyncio.run(sides[0].send_weights(trainer))
 
-    with ThreadPoolExecutor(3) as pool:
-        metrics, *received = pool.map(run, range(3))
+    with ThreadPoolExecutor(len(sides)) as pool:
+        metrics, *received = pool.map(run, range(len(sides)))
     return metrics, received
 
 
@@ -132,12 +133,85 @@ def test_packed_experts_are_named_as_in_the_full_export():
     assert unfused(entry, "gpt_oss") is entry
 
 
+def test_all_weights_are_sent_again_after_a_replica_has_left(sides):
+    trainer = _FakeTrainerEngine()
+    _update(sides, trainer)
+    trainer.weights["a"] += 1
+    _, received = _update(sides[:2], trainer)
+    assert [len(weights) for weights in received] == [3]
+    trainer.weights["a"] += 1
+    _, ((begins, *pieces),) = _update(sides[:2], trainer)
+    assert begins[1].item() == 0 and len(pieces) == 1
+
+
+@pytest.fixture
+def on_each_rank(monkeypatch):
+    """Asks a training engine's exports of two ranks, one after the other."""
+    from verl.checkpoint_engine import delta_in_place_engine
+
+    monkeypatch.setattr(delta_in_place_engine, "get_world_size", lambda: 2)
+
+    def ask(exports, method):
+        for rank, export in enumerate(exports):
+            monkeypatch.setattr(delta_in_place_engine, "get_rank", lambda rank=rank: rank)
+            yield list(getattr(export, method)()[0])
+
+    return ask
+
+
+def test_megatron_ranks_compare_a_share_each_of_the_export(on_each_rank):
+    from verl.checkpoint_engine.delta_in_place_engine import ComparedAsExported
+
+    weights = {"a": torch.arange(6, dtype=torch.float32).view(2, 3), "b": torch.ones(3).bfloat16()}
+    tied = [*weights.items(), ("a", weights["a"])]
+    engine = SimpleNamespace(get_per_tensor_param=lambda: (iter(tied), None))
+    exports = [ComparedAsExported(engine, torch.bfloat16, {}) for _ in range(2)]
+    for exported in on_each_rank(exports, "get_per_tensor_param"):
+        assert [(name, one.dtype) for name, one in exported] == [("a", torch.bfloat16), ("b", torch.bfloat16)]
+    weights["a"].view(-1)[[1, 3]] += 1
+    weights["b"][2] = 4
+    (first, second) = on_each_rank(exports, "get_per_tensor_param_delta_shard")
+    assert [(*entry[:2], *(one.tolist() for one in entry[2:5])) for entry in (*first, *second)] == [
+        ([("a", (2, 3))], "bfloat16", [1], [1], [2.0]),
+        ([("b", (3,))], "bfloat16", [0], [], []),
+        ([("a", (2, 3))], "bfloat16", [1], [3], [4.0]),
+        ([("b", (3,))], "bfloat16", [1], [2], [4.0]),
+    ]
+
+
+def test_megatron_expert_biases_arrive_in_float32(sides, on_each_rank):
+    from verl.checkpoint_engine.delta_in_place_engine import ComparedAsExported
+
+    weights = {"w": torch.ones(2, 2).bfloat16(), "e_score_correction_bias": torch.tensor([0.7, 0.8, 0.9])}
+    engine = SimpleNamespace(get_per_tensor_param=lambda: (iter(weights.items()), None))
+    (exported, _) = on_each_rank([ComparedAsExported(engine, torch.bfloat16, {}) for _ in range(2)], "get_per_tensor_param")
+    trainer = _FakeTrainerEngine()
+    trainer.weights = dict(exported)
+    _, received = _update(sides, trainer)
+    assert all(torch.equal(dict(one)[name], weight) for one in received for name, weight in weights.items())
+
+    weights["e_score_correction_bias"][1] += 0.001
+    trainer.weights["e_score_correction_bias#float32"] = weights["e_score_correction_bias"].view(torch.bfloat16)
+    pairs = SimpleNamespace(engine_config=trainer.engine_config, model_config=trainer.model_config)
+    entry = ([("e_score_correction_bias#float32", (6,))], "bfloat16", torch.tensor([2]), torch.tensor([2, 3]))
+    changed = weights["e_score_correction_bias"][1:2].view(torch.bfloat16)
+    pairs.get_per_tensor_param_delta_shard = lambda: ([(*entry, changed, None)], None)
+    _, received = _update(sides, pairs)
+    for _, (label, piece) in received:
+        assert json.loads(label) | {"at": 0} == {
+            "name": "e_score_correction_bias", "shape": [3], "dtype": "float32", "count": 1, "at": 0,
+        }  # fmt: skip
+        assert piece[0].item() == 1
+        assert torch.equal(piece[1:].view(torch.float32), weights["e_score_correction_bias"][1:2])
+
+
 @pytest.mark.parametrize(
     ("override", "message"),
     [
         (f"{ROLLOUT}.nnodes=0", "share their devices"),
         ("actor_rollout_ref.actor.strategy=fsdp", "strategy=fsdp2"),
         ("actor_rollout_ref.model.lora_rank=8", "lora_rank=0"),
+        ("actor_rollout_ref.model.lora.rank=8", "lora.rank=0"),
         (f"{ROLLOUT}.quantization=fp8", "quantization=null"),
     ],
 )

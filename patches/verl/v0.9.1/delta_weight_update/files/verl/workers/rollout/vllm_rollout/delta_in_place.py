@@ -27,7 +27,7 @@ from contextlib import contextmanager
 
 import torch
 
-from verl.utils.delta_in_place import BEGINS, bits_of, digest, mixed
+from verl.utils.delta_in_place import BEGINS, digest, digest_of_change
 from verl.workers.rollout.vllm_rollout.weight_update_utils import apply_buffer_updates, split_buffer_updates
 
 logger = logging.getLogger(__name__)
@@ -115,8 +115,7 @@ class InPlace:
             source = source.to(device=into.device, dtype=into.dtype)
             came = ~source.isnan()
             if counted:
-                change = mixed(bits_of(source.contiguous())) - mixed(bits_of(into))
-                self._added = self._added + torch.where(came, change, 0).sum()
+                self._added = self._added + digest_of_change(into, source, came)
                 self._written = self._written + came.sum()
             return copy(into, torch.where(came, source, into))
 
