@@ -28,8 +28,7 @@ from markers import write_between_markers
 REPO = Path(__file__).resolve().parents[1]
 PROBE = next(REPO.glob("patches/verl/*/delta_weight_update/tests/probe_delta_bytes.py")).relative_to(REPO)
 # Trainers: how the table names each, its ranks, and the sizes of verl's Megatron engine.
-FSDP, MEGATRON = "FSDP2", "Megatron"
-TRAINERS = [*((FSDP, ranks, {}) for ranks in (1, 2, 4)), (MEGATRON, 2, {"tensor_model_parallel_size": 2})]
+TRAINERS = [*(("FSDP2", ranks, {}) for ranks in (1, 2, 4)), ("Megatron", 2, {"tensor_model_parallel_size": 2})]
 RATES = (1e-6, 1e-5)
 STANDINS = ["torch_npu", "npu_training", "npu_training_0_9", "torchvision"]
 MODEL = """

@@ -276,8 +276,13 @@ def _off_the_devices(case: Case, engine: str, weights: int, reference: int, opti
     kept = weights if all_of_it or case.on(f"{actor}.param_offload") else 0
     if all_of_it or case.on(f"{actor}.optimizer_offload") or case.on(f"{OVERRIDES}.swap_optimizer"):
         kept += optimizer
-    refers = case.on(f"{ACTOR}.use_kl_loss") or case.on("algorithm.use_kl_in_reward")
-    return kept + (reference if refers and case.on(f"actor_rollout_ref.ref.{engine}.param_offload") else 0)
+    moved = has_reference(case) and case.on(f"actor_rollout_ref.ref.{engine}.param_offload")
+    return kept + (reference if moved else 0)
+
+
+def has_reference(case: Case) -> bool:
+    """Whether answers are compared with a reference model's."""
+    return case.on(f"{ACTOR}.use_kl_loss") or case.on("algorithm.use_kl_in_reward")
 
 
 def _fsdp_shards(case: Case) -> int:

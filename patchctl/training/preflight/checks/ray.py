@@ -20,7 +20,7 @@ from patchctl.terminal.progress import size_text
 from patchctl.training.preflight import machine as m
 from patchctl.training.preflight.case import About, Case
 from patchctl.training.preflight.machine import available, interfaces, memory_total, mount_of, mounts
-from patchctl.training.preflight.sizes import ACTOR, MEGATRON, ROLLOUT, BadSizes
+from patchctl.training.preflight.sizes import ACTOR, MEGATRON, ROLLOUT, BadSizes, has_reference
 
 INT64, FLOAT32 = 8, 4
 V1 = "trainer.use_v1"  # of verl v0.9.0, whose workers answer nothing: the batch is in TransferQueue
@@ -88,7 +88,7 @@ def controller_of(case: Case) -> Controller | None:
         return None
     switches = Switches(
         case.on(f"{ACTOR}.skip_old_log_prob"),
-        case.on(f"{ACTOR}.use_kl_loss") or case.on("algorithm.use_kl_in_reward"),
+        has_reference(case),
         case.on(f"{ROLLOUT}.calculate_log_probs"),
     )
     return controller(lengths, sharing_of(case), switches)
