@@ -8,6 +8,7 @@ Real: RingP2P, ring attention forward and backward, gloo. Prints the largest dif
 import json
 import os
 import sys
+from datetime import timedelta
 from types import SimpleNamespace
 
 import npu_attention
@@ -15,6 +16,8 @@ import torch
 import torch.distributed as dist
 
 HEADS, KEY_HEADS, WIDTH = 4, 2, 8
+# Of each group: a rank that waits for a message on the wrong one ends with an error then.
+GROUP_TIMEOUT = timedelta(seconds=45)
 
 
 def use_settings():
@@ -44,12 +47,12 @@ def full_attention(query, key, value, lengths):
 
 
 def main():
-    dist.init_process_group("gloo")
+    dist.init_process_group("gloo", timeout=GROUP_TIMEOUT)
     rank, ranks = dist.get_rank(), dist.get_world_size()
     npu_attention.install()
     attention = use_settings()
     everyone = list(range(ranks))
-    second = dist.new_group(everyone) if sys.argv[1] == "two" else None
+    second = dist.new_group(everyone, timeout=GROUP_TIMEOUT) if sys.argv[1] == "two" else None
     lengths = [8 * ranks, 16 * ranks]
     torch.manual_seed(0)
     inputs = [torch.randn(sum(lengths), heads, WIDTH) for heads in (HEADS, KEY_HEADS, KEY_HEADS)]

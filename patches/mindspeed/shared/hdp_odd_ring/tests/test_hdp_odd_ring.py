@@ -6,7 +6,8 @@ import pytest
 from harness import Upstream
 
 PROBE = "probe_hdp_odd_ring.py"
-# A ring that works takes about 10 s here, most of it imports; one that waits for a message on the wrong group, for ever.
+# A ring that works takes about 10 s here, most of it imports; one that waits for a message on the wrong group, as long
+# as the group's time limit.
 LIMIT_S = 60.0
 CLOSE = 1e-5
 
