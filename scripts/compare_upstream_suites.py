@@ -26,6 +26,7 @@ from pathlib import Path
 
 from patchctl.__main__ import compose
 from patchctl.manifest.distribution import Distribution
+from patchctl.manifest.series import feature_of
 
 REPO = Path(__file__).resolve().parents[1]
 SUITES = REPO / "tests" / "upstream_suites"
@@ -63,7 +64,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.kept:
         names = {name for suite in chosen if not missing(suite, sides["base"]) for name in suite.upstreams}
         kept = Unpatched(SUITES / "unpatched.json", Path(python).absolute(), base_trees(names, sides["base"]))
-    runs = [(suite, switch) for suite in chosen for switch in [None, *([] if options.off_only else suite.switches)]]
+    runs = [
+        (suite, switch)
+        for suite in chosen
+        for switch in [None, *([] if options.off_only else _switches(suite, options.release))]
+    ]
     done: dict[int, Comparison] = {}
     # A suite whose unpatched side is on record takes one core.
     for alone in (False, True):
@@ -111,6 +116,16 @@ def list_of(release: str) -> Path:
     """The suites of a release: its own list, else that of the release which it extends."""
     files = [SUITES / f"suites-{name}.yaml" for name in distribution().lineage(release)]
     return next((file for file in files if file.is_file()), files[0])
+
+
+def _switches(suite: Suite, release: str) -> list[Switch]:
+    """Those of features that the release's stack has: a list of suites is of the releases that extend its own, too."""
+    dist = distribution()
+    stack = dist.releases[release].stacks.get(suite.upstream)
+    if stack is None:
+        return suite.switches
+    features = {feature_of(patch.file) for patch in dist.patches(dist.stack(suite.upstream, stack))}
+    return [one for one in suite.switches if one.feature in features]
 
 
 def _compared(

@@ -5,13 +5,14 @@ from __future__ import annotations
 import importlib.util
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 
 from patchctl.manifest.distribution import Distribution
-from patchctl.manifest.types import Release
+from patchctl.manifest.types import Pin, Release, Stack
 
 pytestmark = pytest.mark.heavy("runs pytest in processes of its own")
 
@@ -226,6 +227,19 @@ def test_feature_on_by_a_variable(script: ModuleType, tmp_path: Path, monkeypatc
     (tmp_path / "patched/thing/thing.py").write_text("import os\nVALUE = 2 if os.environ.get('LARGER') else 1\n")
     assert run(script, tmp_path) == 1
     assert [one["status"] for one in both(tmp_path)] == ["same", "DIFFERENT"]
+
+
+def test_feature_that_the_stack_lacks_is_not_switched_on(script: ModuleType, tmp_path: Path) -> None:
+    (tmp_path / f"suites-{FIRST}.yaml").write_text(SUITES + SWITCH.lstrip("\n"))
+    made = script.distribution()
+    patches = ["0001-feature-larger.patch"]
+    for held, runs in ((patches, 2), ([], 1)):
+        stack = Stack(1, "thing", "v1", Pin("0" * 40, "0" * 40), held)
+        releases = {FIRST: Release(1, FIRST, "One.", stacks={"thing": "v1"})}
+        made = replace(made, upstreams={"thing": None}, stacks={("thing", "v1"): stack}, releases=releases)
+        script.distribution = lambda made=made: made
+        assert run(script, tmp_path) == 0
+        assert len(both(tmp_path)) == runs
 
 
 def test_default_that_is_not_in_one_place(script: ModuleType, tmp_path: Path) -> None:
