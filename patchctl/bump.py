@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import subprocess
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -17,14 +18,16 @@ from patchctl.catalog.evidence import Evidence
 from patchctl.doc import Doc
 from patchctl.drift.drift import Drifting
 from patchctl.drift.outdated import companions_of, is_pinned, is_same, named_by, pinned_as
-from patchctl.errors import BadManifest, SourceUnavailable, WrongUse
+from patchctl.errors import BadManifest, LocalEdits, SourceUnavailable, WrongUse
 from patchctl.git.branch import Branch
 from patchctl.manifest.diagnostics import quoted
 from patchctl.manifest.distribution import Distribution
 from patchctl.manifest.typeinfo import BadRecord, parse, shape_of
 from patchctl.manifest.types import FORMAT, Made, Release, ReleaseName, Stack, release_order
 from patchctl.patch.parse import Hunk
+from patchctl.rebase.finish import RebaseResult
 from patchctl.rebase.rebase import is_met
+from patchctl.rebase.rebase_state import RebaseState, RebaseWorktree
 from patchctl.rebase.resolutions import VARIABLE
 from patchctl.requirements.declared import changes, declared_by, read_declared, stale
 from patchctl.requirements.sets import read_set
@@ -113,8 +116,23 @@ def read_state(root: Path) -> BumpState:
         hint = "`patchctl bump RELEASE --to NEW` begins one"
         raise WrongUse("no bump is under way", hint=hint) from None
     except (OSError, BadRecord) as error:
-        hint = f"remove it, and begin the bump again: stacks that are there are kept ({file})"
+        hint = f"remove it, and begin the bump again: stacks that have arrived are taken as they are ({file})"
         raise BadManifest(f"this is not the state of a bump: {error}", where=str(file), hint=hint) from error
+
+
+def note_arrival(root: Path, rebase: RebaseState, ended: RebaseResult) -> BumpState:
+    """Write into the bump's state how the patches of a move came over, and what a person has to look at; return it."""
+    state = read_state(root)
+    merges: dict[str, str] = {step.feature: step.outcome for step in rebase.steps}
+    return write_state(
+        root,
+        replace(
+            state,
+            stacks=state.stacks | {rebase.upstream: rebase.new},
+            merges=state.merges | {rebase.upstream: merges},
+            open=list(dict.fromkeys([*state.open, *ended.open])),
+        ),
+    )
 
 
 def newest_release(dist: Distribution) -> Release:
@@ -223,6 +241,28 @@ def _check_available(drifting: Drifting, stack: Stack, revision: str) -> None:
         )
     releases.base()
     releases.named([revision])
+
+
+def arrived_stack(dist: Distribution, move: StackMove, name: str | None) -> Stack | None:
+    """Return the stack of a move that has its patches already: the one `name`, whose rebase was begun, or that of a bump before."""
+    stack = dist.stacks.get((move.upstream, name or move.to.removeprefix(f"{move.upstream}/")))
+    if stack is None or stack.name == move.stack:
+        return None
+    return stack if stack.patches or stack.extends or stack.dropped or stack.postponed else None
+
+
+def check_places(dist: Distribution, state: BumpState) -> None:
+    """Check that each rebase to come has a work tree of its own. Raises WrongUse, LocalEdits."""
+    for move in state.moves:
+        if arrived_stack(dist, move, None) is not None:
+            continue
+        place = RebaseWorktree(work_tree(dist.root, state, move.upstream))
+        if place.held is not None:
+            hint = f"`patchctl rebase --dir {shlex.quote(str(place.folder))} --abort`, or another release with --to"
+            raise WrongUse(f"a rebase of a bump before is under way in {place.folder}", hint=hint)
+        if place.folder.exists() and any(place.folder.iterdir()):
+            hint = "move it away, or name another release with --to"
+            raise LocalEdits(f"{place.folder} is there already", [str(place.folder)], hint=hint)
 
 
 def release_text(old: Release, new: str, stacks: Mapping[str, Stack], requirements: str | None = None) -> str:

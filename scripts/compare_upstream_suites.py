@@ -120,12 +120,11 @@ def list_of(release: str) -> Path:
 
 def _switches(suite: Suite, release: str) -> list[Switch]:
     """Those of features that the release's stack has: a list of suites is of the releases that extend its own, too."""
-    dist = distribution()
-    stack = dist.releases[release].stacks.get(suite.upstream)
-    if stack is None:
-        return suite.switches
+    dist, switches = distribution(), list[Switch](suite.switches)
+    if (stack := dist.releases[release].stacks.get(suite.upstream)) is None:
+        return switches
     features = {feature_of(patch.file) for patch in dist.patches(dist.stack(suite.upstream, stack))}
-    return [one for one in suite.switches if one.feature in features]
+    return [one for one in switches if one.feature in features]
 
 
 def _compared(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from patchctl.atomic import make_folder, replace_file
@@ -11,14 +12,17 @@ from patchctl.bump import (
     BumpState,
     PatchClass,
     StackMove,
+    arrived_stack,
     changed_requirements,
     check_new,
+    check_places,
     compare_stacks,
     find_moves,
     make_file,
     moved_apart,
     newest_release,
     next_point,
+    note_arrival,
     own_requirements,
     read_state,
     state_file,
@@ -110,6 +114,7 @@ def begin(
         data = replace(data, unavailable=unavailable, apart=apart, states=states)
         app.emit("bump", data, lambda style: moves_text(state, style, efforts, states), as_json)
         return DONE
+    check_places(dist, state)
     with exclusive_writer(dist.root):
         write_state(dist.root, state)
     return _Bump(app, state, options, as_json).go_on()
@@ -182,8 +187,11 @@ class _Bump:
             if (stopped := self._arrive(move)) is not None:
                 stop = stopped[1].stop
                 at = BumpStop(move.upstream, stop.feature, stop.paths) if stop else None
-                old, arrived = self.dist.release(self.state.release), self.state.merges
-                new = {u: self.dist.stack(u, name) for u, name in self.state.stacks.items() if u in arrived}
+                old, stacks = self.dist.release(self.state.release), self.state.stacks
+                arrived = [
+                    arrived_stack(self.dist, m, stacks[m.upstream]) for m in self.state.moves if m.upstream in stacks
+                ]
+                new = {stack.upstream: stack for stack in arrived if stack is not None}
                 asks = self._asks(old, [*new.values(), new_stack(stopped[1])])
                 data = self._output("stopped", stop=at, patches=self._classes(old, new), requirements=asks)
                 self._emit(data, lambda data, style: rebase_stopped(*stopped))
@@ -314,7 +322,8 @@ class _Bump:
             with locked(place.held):
                 clear_locks(run, place.held, rebase := read_rebase(place.held))
                 return self._go_on_with(run, rebase, go_on=True)
-        if known is not None and (move.upstream, known) in dist.stacks:
+        if (arrived := arrived_stack(dist, move, known)) is not None:
+            self._note(stacks=self.state.stacks | {move.upstream: arrived.name})
             return None
         old = dist.stack(move.upstream, move.stack)
         request = RebaseRequest(old, move.to, None, place.folder, None, False, None)
@@ -330,12 +339,11 @@ class _Bump:
         except PatchctlError as error:  # as `rebase` says it, with the command of a bump
             error.hint = error.hint and error.hint.replace("patchctl rebase --continue", "patchctl bump --continue")
             raise
-        rebase, ended, _ = to_next_stop(run, accepted)
+        rebase, ended, _ = to_next_stop(run, accepted, partial(note_arrival, self.dist.root))
         if ended is None:
             return run, rebase
+        self.state = read_state(self.dist.root)
         self.app.forget_distribution()
-        merges: dict[str, str] = {step.feature: step.outcome for step in rebase.steps}
-        self._note(merges=self.state.merges | {rebase.upstream: merges}, open=[*self.state.open, *ended.open])
         return None
 
     def _left(self) -> list[str]:

@@ -179,7 +179,8 @@ def outdated_command(
 
     dist = app.distribution
     chosen = list({s.upstream: s for s in [find_stack(dist, name) for name in stacks] or _of_release(dist)}.values())
-    release = next((r for r in dist.releases.values() if all(r.stacks.get(s.upstream) == s.name for s in chosen)), None)
+    fitting = [dist.release(dist.named_release)] if dist.named_release else dist.releases.values()
+    release = next((r for r in fitting if all(r.stacks.get(s.upstream) == s.name for s in chosen)), None)
     python = release.python if release else None
     drifting = Drifting(dist, sources.options(), app.progress(as_json))
     found = outdated(drifting, chosen, python, drift=not no_drift)

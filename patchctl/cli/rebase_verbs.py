@@ -330,11 +330,13 @@ def _planned(
 
 def _continue(app: App, run: RebaseRun, state: RebaseState, as_json: bool) -> int:
     """To the next stop, or to the end with the lock and, if wanted, the proofs."""
+    from patchctl.bump import note_arrival
     from patchctl.rebase.finish import after_proofs
     from patchctl.rebase.rebase import to_next_stop
     from patchctl.report.stacks import rebase_done, rebase_output, rebase_stopped
 
-    state, ended, locked = to_next_stop(run, state)
+    note = partial(note_arrival, app.distribution.root) if run.bump else None
+    state, ended, locked = to_next_stop(run, state, note)
     if ended is None:
         app.emit("rebase", rebase_output(run, state), lambda style: rebase_stopped(run, state), as_json)
         return DoesNotApply.code

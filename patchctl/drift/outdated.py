@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Annotated
 
+from packaging.version import InvalidVersion, Version
+
 from patchctl.doc import Doc
 from patchctl.drift.drift import Drifting
 from patchctl.drift.types import ARRIVES, EXACT, MOVED, UPSTREAM, ReleaseDrift
@@ -54,7 +56,7 @@ class OutdatedStack:
         Doc("newer versions that do not support the release's Python, with the Python versions they support"),
     ] = field(default_factory=dict)
     companions: Annotated[tuple[Companion, ...], Doc("revisions of other upstreams named in the pinned files")] = ()
-    unavailable: Annotated[tuple[Tried, ...], Doc("sources tried, if none could be queried")] = ()
+    unavailable: Annotated[tuple[Tried, ...], Doc("sources tried, if one that is needed could not be had")] = ()
 
 
 def outdated(
@@ -72,22 +74,28 @@ def outdated(
     for stack in stacks:
         patches = len(drifting.dist.patches(stack))
         try:
-            newest = drifting.releases_of(stack).newest(python)
+            releases = drifting.releases_of(stack)
+            newest, branch = releases.newest(python), followed.get(stack.upstream)
             kinds = {**newest.by_kind}
-            if (branch := followed.get(stack.upstream)) and is_pinned(drifting, stack, branch) is False:
+            if branch and not releases.is_older(branch) and is_pinned(drifting, stack, branch) is False:
                 kinds.setdefault(BRANCH, branch)
             has_repository = drifting.dist.upstream(stack.upstream).git or drifting.options.mirrors.get(stack.upstream)
             archived = newest.archived if has_repository else ()
             newer = tuple(NewRevision(kind, name, archived=name in archived) for kind, name in kinds.items())
+            tried = list[Tried]()
             if drift and newer:
-                drifts = drifting.stack(stack, [one.name for one in newer]).releases
-                newer = tuple(_with_effort(*pair) for pair in zip(newer, drifts, strict=True))
+                try:
+                    drifts = drifting.stack(stack, [one.name for one in newer]).releases
+                    newer = tuple(_with_effort(*pair) for pair in zip(newer, drifts, strict=True))
+                except SourceUnavailable as error:  # what is newer is known all the same
+                    tried = error.tried
             companions = tuple(
                 Companion(u, revision, is_pinned(drifting, of[u], revision))
                 for u, revision in named[stack.upstream].items()
                 if u in of
             )
-            found.append(OutdatedStack(stack.upstream, stack.name, patches, newer, newest.hidden, companions))
+            row = OutdatedStack(stack.upstream, stack.name, patches, newer, newest.hidden, companions, tuple(tried))
+            found.append(row)
         except SourceUnavailable as error:
             missing.append(error)
             found.append(OutdatedStack(stack.upstream, stack.name, patches, unavailable=tuple(error.tried)))
@@ -133,8 +141,17 @@ def pinned_as(stack: Stack) -> str:
 
 
 def is_same(one: str, other: str) -> bool:
-    """Whether two names mean one release: v1.2.0 is 1.2.0."""
-    return one == other or [] != _numbers(one) == _numbers(other)
+    """Whether two names mean one release: v1.2.0 is 1.2.0, and core_r1.2.0."""
+    return one == other or _version_in(one) == _version_in(other) is not None
+
+
+def _version_in(name: str) -> Version | None:
+    """The version that a name ends with."""
+    digits = re.search(r"\d.*", name)
+    try:
+        return Version(digits[0]) if digits else None
+    except InvalidVersion:
+        return None
 
 
 def is_pinned(drifting: Drifting, stack: Stack, revision: str) -> bool | None:

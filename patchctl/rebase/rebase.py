@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal
@@ -89,8 +89,13 @@ def continue_(run: RebaseRun, state: RebaseState) -> RebaseState:
     return state
 
 
-def to_next_stop(run: RebaseRun, state: RebaseState) -> tuple[RebaseState, RebaseResult | None, bool]:
-    """Go on to the next stop, or to the end with the lock; returns the state, the end, and whether a lock was written."""
+def to_next_stop(
+    run: RebaseRun, state: RebaseState, note: Callable[[RebaseState, RebaseResult], object] | None = None
+) -> tuple[RebaseState, RebaseResult | None, bool]:
+    """Go on to the next stop, or to the end with the lock; returns the state, the end, and whether a lock was written.
+
+    `note` is given the end before the work tree, which alone has it, is handed over. A run that is killed there gives it once more.
+    """
     try:
         state = continue_(run, state)
         if state.stop is not None:
@@ -99,6 +104,8 @@ def to_next_stop(run: RebaseRun, state: RebaseState) -> tuple[RebaseState, Rebas
     finally:
         run.progress.finish()
     locked = lock_stack(Distribution.load(run.dist.root), ended.stack, run.options, run.progress, check=False)
+    if note is not None:
+        note(state, ended)
     hand_over(run)
     return state, ended, locked.written
 

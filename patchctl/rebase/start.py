@@ -123,10 +123,12 @@ def _target(
     dist: Distribution, request: RebaseRequest, options: SourceOptions, progress: Progress
 ) -> tuple[Stack, str]:
     """The new stack and its manifest's text: one that `pin` wrote, or one found now and written by `finish`."""
-    name = request.to.removeprefix(f"{request.old.upstream}/")
-    known = dist.stacks.get((request.old.upstream, name))
+    old, name = request.old, request.to.removeprefix(f"{request.old.upstream}/")
+    known, own = None if request.name else dist.stacks.get((old.upstream, name)), request.name
+    if known is not None and known.patches and (head := _moved_on(dist, known, options)) is not None:
+        known, own = None, head[:8]
     if known is None:
-        pinned = find_pin(dist, request.old, name, options, progress, name=request.name)
+        pinned = find_pin(dist, old, name, options, progress, name=own)
         return pinned.stack, pinned.text
     if known.patches or known.extends or known == request.old:
         hint = "name a revision, and the new stack with --name; or take the patches out of it first"
@@ -140,6 +142,15 @@ def _target(
     if known.comes_from is None:
         text = text.replace(f"\nname: {known.name}\n", f"\nname: {known.name}\ncomes_from: {request.old.name}\n", 1)
     return replace(known, comes_from=request.old.name), text
+
+
+def _moved_on(dist: Distribution, stack: Stack, options: SourceOptions) -> str | None:
+    """The head of the branch that the stack is named for and pinned on, if that is another commit now."""
+    if stack.pin.commit is None or stack.pin.tag is not None:
+        return None
+    upstream = dist.upstream(stack.upstream)
+    found = Revisions(stack.upstream, upstream, release_prefix(stack, upstream), options).find(stack.name)
+    return None if found is None or found.commit == stack.pin.commit else found.commit
 
 
 def _check_free(place: RebaseWorktree) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import re
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -188,6 +189,11 @@ class UpstreamReleases:
         version = version_of(name, self._prefix)
         return version is not None and self._own is not None and version > self._own
 
+    def is_older(self, name: str) -> bool:
+        """Whether a name is that of a release with an earlier version than the pin's."""
+        version = version_of(name, self._prefix)
+        return version is not None and self._own is not None and version < self._own
+
     @property
     def tried(self) -> list[Tried]:
         """The places of repositories that were tried in vain."""
@@ -227,8 +233,9 @@ class UpstreamReleases:
 
     def _has_moved(self, version: Version) -> bool:
         """Whether the pin is on the branch of this release, but no longer its head."""
-        _, commit = self._tagged.get(version, (None, self._stack.pin.commit))
-        return self._stack.pin.tag is None and commit != self._stack.pin.commit
+        pin = self._stack.pin
+        _, commit = self._tagged.get(version, (None, pin.commit))
+        return pin.commit is not None and pin.tag is None and commit != pin.commit
 
     def _after_the_pin(self, versions: Sequence[Version]) -> list[Version]:
         """Return the releases that descend from a pin whose name has no version; without history, the newest."""
@@ -323,7 +330,9 @@ class UpstreamReleases:
     def _kept(self, name: str) -> UpstreamRelease | None:
         for note in sorted(self._folder().glob(f"*-{self._without}.git/release.json")):
             data = _json(note)
-            if data and self._same(data["version"], name) and self._wanted <= _names_in(data["kept"]):
+            if not data or data.get("companions") != self._companions:
+                continue
+            if self._same(data["version"], name) and self._wanted <= _names_in(data["kept"]):
                 return UpstreamRelease(name, "sdist", data["commit"], data["tree"], note.parent, sha256=data["sha256"])
         return None
 
@@ -353,7 +362,8 @@ class UpstreamReleases:
             files = (f for f in archived if not is_generated(f, generated))
             commit, tree = write_commit(repo, files, f"{self._name} {sdist.version}", sdist, self._matters)
             kept = sorted(name.decode("utf-8", "surrogateescape") for name in self._wanted)
-            data = {"version": sdist.version, "sha256": sdist.sha256, "commit": commit, "tree": tree, "kept": kept}
+            data: dict[str, Any] = {"version": sdist.version, "sha256": sdist.sha256, "commit": commit, "tree": tree}
+            data |= {"kept": kept, "companions": self._companions}
             (repo / "release.json").write_text(json.dumps(data), encoding="utf-8")
             cache.place(repo, final, replace=True)
             self._progress.finish()
@@ -361,7 +371,14 @@ class UpstreamReleases:
 
     def _matters(self, path: bytes) -> bool:
         """Return whether the content of a file is kept besides its name."""
-        return path.endswith(b".py") or path.rpartition(b"/")[2] in self._wanted
+        if path.endswith(b".py") or path.rpartition(b"/")[2] in self._wanted:
+            return True
+        return self._companions is not None and bool(re.fullmatch(self._companions, path.decode("utf-8", "replace")))
+
+    @property
+    def _companions(self) -> str | None:
+        """The files that name revisions of other upstreams, an expression."""
+        return self._upstream.companions.file if self._upstream.companions else None
 
 
 def _names_in(kept: Iterable[str]) -> frozenset[bytes]:

@@ -415,6 +415,42 @@ def test_it_can_be_given_up(made: Made) -> None:
     assert "the distribution is as before" in made.good(*shlex.split(proposed))
 
 
+def test_what_was_resolved_by_hand_is_told_where_rebase_came_to_the_end(made: Made) -> None:
+    """The last stop of a move, gone on with by `rebase --continue`."""
+    conflict(made)
+    begin(made, code=4)
+    tree = tree_of(made, "clock")
+    write_files(tree, {TICK: CLOCK.files[TICK].replace("count + 1", "count + 3")})
+    git(tree, "add", "--all")
+    done = made.patchctl("rebase", "--dir", str(tree), "--continue")
+    assert done.returncode in (0, 10, 20), done.stdout + done.stderr
+    found = bump(made, "--continue", code=20)
+    assert [step["merge"] for step in found["patches"]["clock"]] == ["resolved"]
+
+
+def test_a_bump_that_was_given_up_begins_again(made: Made) -> None:
+    """One upstream has arrived, the rebase of the other is under way."""
+    conflict(made)
+    only = ("--only", "greeter@v2", "--only", "clock")
+    begin(made, *only, code=4)
+    made.good("bump", "--abort")
+    before = distribution(made)
+    error = begin(made, *only, code=2)["error"]
+    assert "a rebase of a bump before is under way" in error["what"]
+    assert distribution(made) == before and not (made.root / "edit/.bump.json").exists()
+    made.good(*shlex.split(error["hint"].partition("`patchctl ")[2].partition("`")[0]))
+    begin(made, *only, code=4)
+    assert "greeter" in json.loads((made.root / "edit/.bump.json").read_text())["stacks"]
+
+
+def test_a_stack_that_is_pinned_alone_has_not_arrived(made: Made) -> None:
+    conflict(made)
+    made.good("pin", "clock", "v4")
+    begin(made, code=4)
+    made.good("rebase", "--dir", str(tree_of(made, "clock")), "--abort")
+    bump(made, "--continue", code=4)
+
+
 @pytest.mark.parametrize(
     ("args", "what"),
     [

@@ -462,6 +462,18 @@ def sdist(made: Made, version: str, files: Mapping[str, str]) -> None:
     (made.index / f"greeter-{version}.tar.gz").write_bytes(gzip.compress(plain.getvalue(), mtime=0))
 
 
+def test_from_the_package_index_the_files_that_name_other_upstreams_are_kept(tmp_path: Path) -> None:
+    made = make_distribution(tmp_path, (replace(CALLING, sdist=("greeter/hello.py",)),))
+    sdist(made, "2.0", {"greeter/hello.py": MOVED, "docker/Dockerfile.1": "FROM x"})
+    drift(made, "greeter", "--against", "2.0", "--source", "sdist", code=20)
+    companions = "    companions: {file: 'docker/Dockerfile.*', revisions: {greeter: 'get (.*)'}}\n"
+    made.edit("manifests/upstreams.yaml", "    summary: The greeter.\n", "    summary: The greeter.\n" + companions)
+    drift(made, "greeter", "--against", "2.0", "--source", "sdist", code=20)
+    (repo,) = (made.cache / "drift" / "sdist" / "greeter").glob("2.0-*.git")
+    commit = json.loads((repo / "release.json").read_text())["commit"]
+    assert git(repo, "show", f"{commit}:docker/Dockerfile.1") == "FROM x"
+
+
 def test_from_the_package_index_only_what_matters_is_kept(tmp_path: Path) -> None:
     names = ("greeter/__init__.py", "greeter/hello.py", "greeter/talker.py")
     made = make_distribution(tmp_path, (replace(CALLING, sdist=names),))

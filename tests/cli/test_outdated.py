@@ -14,6 +14,8 @@ from json_schema import faults
 from on_disk import snapshot
 from test_drift import HELLO, MOVED, release, sdist
 
+from patchctl.drift.outdated import is_same
+
 RELEASE = (
     'schema: 1\nname: "2001.01"\nsummary: The first.\nstacks: {greeter: v1, clock: v2}\nruntime: {python: "3.11.*"}\n'
 )
@@ -210,3 +212,67 @@ def test_expressions_that_cannot_be_used(said: str, message: str, made: Made) ->
     )
     done = made.patchctl("outdated")
     assert done.returncode == 2 and message in done.stderr, done.stderr
+
+
+def test_a_pin_of_the_archive_alone_is_not_newer_than_itself(made: Made) -> None:
+    sdist(made, "1.0", GREETER.files)
+    git(made.origins / "greeter", "tag", "v1")
+    manifest = made.root / "manifests/stacks/greeter/v1.yaml"
+    lines = manifest.read_text().splitlines(keepends=True)
+    manifest.write_text(
+        "".join("  commit: null\n" if "commit:" in line else line for line in lines if "  tree:" not in line)
+    )
+    assert outdated(made, "greeter", "--no-drift", code=0)["greeter"]["newer"] == []
+
+
+def test_the_next_command_follows_a_branch_that_has_moved(made: Made) -> None:
+    """Whose stack has the branch's name."""
+    write_files(made.root, {"manifests/releases/2001.01.yaml": STAYS.partition("stays")[0]})
+    made.edit("manifests/upstreams.yaml", "    summary: The clock.\n", "    summary: The clock.\n    releases: v\n")
+    git(made.origins / "clock", "checkout", "--quiet", "-b", "v2")
+    git(made.origins / "clock", "commit", "--quiet", "--allow-empty", "-m", "a fix")
+    head = git(made.origins / "clock", "rev-parse", "HEAD").strip()
+    said = made.patchctl("outdated").stdout
+    assert said.endswith("next: patchctl bump 2001.01 --only clock@v2\n"), said
+    done = made.patchctl(*shlex.split(said.rpartition("patchctl ")[2]), "--no-prove")
+    assert done.returncode == 20 and f"clock/{head[:8]}: " in done.stdout, done.stdout + done.stderr
+
+
+def test_a_release_before_the_pin_that_another_names_is_not_newer(tmp_path: Path) -> None:
+    made = make_distribution(tmp_path, (GREETER, replace(CLOCK, files={**CLOCK.files, "Dockerfile": "greeter v0.9\n"})))
+    where = "    companions: {file: Dockerfile, revisions: {greeter: 'greeter (\\S+)'}}\n"
+    made.edit("manifests/upstreams.yaml", "    summary: The clock.\n", "    summary: The clock.\n" + where)
+    greeter = made.origins / "greeter"
+    git(greeter, "tag", "v0.9", git(greeter, "commit-tree", "-m", "release v0.9", "HEAD^{tree}").strip())
+    found = outdated(made, code=0)
+    assert found["greeter"]["newer"] == [] and found["clock"]["companions"][0]["pinned"] is False
+
+
+def test_without_its_source_it_still_knows_what_is_newer(made: Made) -> None:
+    sdist(made, "2.0", GREETER.files)
+    outdated(made, "greeter", "--source", "sdist", "--no-drift", code=1)
+    row = outdated(made, "greeter", "--source", "sdist", "--offline", code=3)["greeter"]
+    assert newer(row) == {"release": ("2.0", None, [])} and row["unavailable"]
+
+
+def test_the_release_that_is_named_is_the_one_that_it_is_for(made: Made) -> None:
+    later = STAYS.replace("2001.01", "2001.02")
+    write_files(made.root, {"manifests/releases/2001.01.yaml": STAYS, "manifests/releases/2001.02.yaml": later})
+    release(made, "v2", {"other.py": "OTHER = 1\n"})
+    done = made.patchctl("outdated", "greeter", "--release", "2001.01", "--json")
+    assert json.loads(done.stdout)["release"] == "2001.01"
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        ("v1.2.0", "1.2.0", True),
+        ("core_r1.2", "v1.2.0", True),
+        ("v1.2.0rc1", "v1.2.0.post1", False),
+        ("main", "main", True),
+        ("main", "dev", False),
+        ("v1-fix", "v1-fix2", False),
+    ],
+)
+def test_names_of_one_release(one: str, other: str, same: bool) -> None:
+    assert is_same(one, other) == same
