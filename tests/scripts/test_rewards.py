@@ -196,15 +196,20 @@ def test_the_list_of_what_verl_scores_is_verls(scripts: Scripts) -> None:
     assert [source for source in invented if found[source]] == []
 
 
+@pytest.mark.parametrize("call", ["{}", "concurrent.futures.ThreadPoolExecutor(1).submit(lambda: {}).result()"])
 @pytest.mark.parametrize("answer", ["x!^9!+999999!", "9999999!"])
-def test_an_answer_that_sympy_never_finishes_is_given_up(scripts: Scripts, tmp_path: Path, answer: str) -> None:
+def test_an_answer_that_sympy_never_finishes_is_given_up(
+    scripts: Scripts, tmp_path: Path, answer: str, call: str
+) -> None:
+    """In the main thread, and in one of others as verl's reward managers have."""
     script = tmp_path / "hang.py"
+    graded = f"reward.compute_score('deepscaler', '\\\\boxed{{{answer}}}', '\\\\sqrt{{2}}')['score']"
     script.write_text(
-        "import importlib.util, sys\n"
+        "import concurrent.futures, importlib.util\n"
         f"spec = importlib.util.spec_from_file_location('reward', {str(REWARDS / 'deepscaler.py')!r})\n"
         "reward = importlib.util.module_from_spec(spec); spec.loader.exec_module(reward)\n"
         "reward.GRADING_LIMIT_S = 1.0\n"
-        f"print(reward.compute_score('deepscaler', '\\\\boxed{{{answer}}}', '\\\\sqrt{{2}}')['score'])\n"
+        f"print({call.format(graded)})\n"
     )
     started = time.monotonic()
     ended = scripts.run(script, timeout=60)
