@@ -119,7 +119,7 @@ def list_of(release: str) -> Path:
 
 
 def _switches(suite: Suite, release: str) -> list[Switch]:
-    """Those of features that the release's stack has: a list of suites is of the releases that extend its own, too."""
+    """Those of features that the release's stack has: releases that extend another share its list of suites."""
     dist, switches = distribution(), list[Switch](suite.switches)
     if (stack := dist.releases[release].stacks.get(suite.upstream)) is None:
         return switches

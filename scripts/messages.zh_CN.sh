@@ -24,7 +24,7 @@ CHINESE=(
   ["no cluster is known for {1} nodes"]="没有已知的集群可用于 {1} 个节点"
   ["ray_cluster.sh head and worker first; or --head ADDRESS[:PORT]"]="请先执行 ray_cluster.sh head 和 worker；或用 --head ADDRESS[:PORT] 指定"
   ["{1} needs paths that are not set:"]="{1} 需要以下路径，但没有设置："
-  ["export NAME=PATH, or --path NAME=PATH (patchctl recipe show {1})"]="请执行 export NAME=PATH，或用 --path NAME=PATH 给出（说明见 patchctl recipe show {1}）"
+  ["export NAME=PATH, or --path NAME=PATH (patchctl recipe show -v {1})"]="请执行 export NAME=PATH，或用 --path NAME=PATH 给出（说明见 patchctl recipe show -v {1}）"
   ["{1}: there is no such folder"]="{1}：目录不存在"
   ["patchctl apply --profile {1} --workspace D (with the recipe's --release), --workspace D"]="请执行 patchctl apply --profile {1} --workspace D（加上配方的 --release），再用 --workspace D"
   ["this is what the printed script would stop at"]="打印的脚本运行到这里会停止"

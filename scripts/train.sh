@@ -133,7 +133,7 @@ check_paths() {
     fi
   done < <(variables)
   ((${#missing[@]} == 0)) || die "$WRONG_USE" "$(text "{1} needs paths that are not set:" "$PROFILE/$RECIPE")
-$(printf '%s\n' "${missing[@]}")" "$(text "export NAME=PATH, or --path NAME=PATH (patchctl recipe show {1})" "$PROFILE/$RECIPE")"
+$(printf '%s\n' "${missing[@]}")" "$(text "export NAME=PATH, or --path NAME=PATH (patchctl recipe show -v {1})" "$PROFILE/$RECIPE")"
   [[ -d $FOLDER ]] || die "$WRONG_USE" "$(text "{1}: there is no such folder" "$FOLDER")" \
     "$(text "patchctl apply --profile {1} --workspace D (with the recipe's --release), --workspace D" "$PROFILE")"
 }

@@ -37,7 +37,8 @@ VARIABLES: Mapping[str, Mapping[str, tuple[str, str]]] = {
             "the newest release on which the profile is proven",
         ),
         "PATCHCTL_WORKSPACE": (
-            "the workspace, for commands that act on one and for scripts; `--workspace` wins. On a node of a cluster: at `ray start`",
+            "the workspace, for commands and scripts; `--workspace` wins, for scripts also `WORKSPACE`, which images set."
+            " On a node of a cluster: at `ray start`",
             "`workspace`",
         ),
         "PATCHCTL_CACHE": (

@@ -166,7 +166,7 @@ class KnownKeys:
         near = self._near(key, above)
         if plus and self.kinds.get(above) != "class" and not _alike(key, near):
             return None
-        return f"{key} is none of {self.config}", near or "`patchctl recipe show` names those that the recipe sets"
+        return f"{key} is none of {self.config}", near or "`patchctl recipe show -v` names those that the recipe sets"
 
     def _fault_inside(self, key: str, plus: str, value: str) -> Fault | None:
         """Of a mapping that is given as one value: Hydra merges it into one that is there."""

@@ -28,7 +28,7 @@ class Totals:
 
     steps: Annotated[int | None, Doc("number of training steps; null if the size of the data is unknown")]
     at_most: Annotated[
-        bool, Doc("true if groups are filtered: a step may take several batches, so `steps` is an upper bound")
+        bool, Doc("true if a step may take several batches, as dropped groups are filled up: `steps` is an upper bound")
     ]
     trained: Annotated[int | None, Doc("number of responses generated for training")]
     validations: Annotated[int | None, Doc("number of validations")]
@@ -46,7 +46,9 @@ def totals_of(run: RecipeRun, rules: Rules, checkpoint_bytes: int | None = None)
     """Return the totals of a run. `checkpoint_bytes` is the size of a checkpoint, if the model is known."""
     facts = facts_of(run, rules)
     batch = _number(facts, "data.train_batch_size")
-    if not facts.on("trainer.use_v1"):  # verl v0.9.0's v1 trainer counts steps by train_batch_size
+    # verl v0.9.0's v1 trainer counts steps by train_batch_size, and asks for prompts in place of groups that it drops.
+    by_prompts = facts.on("trainer.use_v1")
+    if not by_prompts:
         batch = _number(facts, "data.gen_batch_size") or batch
     steps = _steps(facts, batch)
     samples, again = _number(facts, f"{_ROLLOUT}.n"), _number(facts, f"{_ROLLOUT}.val_kwargs.n") or 1
@@ -61,7 +63,7 @@ def totals_of(run: RecipeRun, rules: Rules, checkpoint_bytes: int | None = None)
         kept = most
     return Totals(
         steps=steps,
-        at_most=facts.on("algorithm.filter_groups.enable"),
+        at_most=not by_prompts and facts.on("algorithm.filter_groups.enable"),
         trained=steps * batch * samples if steps is not None and batch and samples else None,
         validations=validations,
         validated=0 if validations == 0 else validations * rows * again if validations and rows else None,

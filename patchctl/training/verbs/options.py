@@ -118,7 +118,7 @@ class RecipeBook:
             lines += [f"{b.where}: {run.title} breaks {b.rule}: {b}" for b in rest]
             more = len(broken) - len(lines)
             lines += [f"... and {more} more rules"] if more else []
-            hint = f"`patchctl recipe show {run.title}` tells where each value comes from"
+            hint = f"`patchctl recipe show -v {run.title}` tells where each value comes from"
             raise BadManifest("\n".join(lines), where=first.where, hint=hint)
         return run
 

@@ -70,7 +70,7 @@ def list_(app: App, profile: str | None, as_json: bool) -> None:
     app.emit("recipe.list", recipes_output(runs), lambda style: list_text(runs, style), as_json)
 
 
-@command.command("show", short_help="Show one with where each value comes from.")
+@command.command("show", short_help="Show one; -v adds each value and where it comes from.")
 @recipe_argument
 @profile_of_recipe
 @recipe_overrides
@@ -147,7 +147,7 @@ def command_(app: App, arguments: RecipeArguments, as_json: bool) -> None:
 def env(app: App, arguments: RecipeArguments, output: str, as_json: bool) -> None:
     """Print the environment variables of a recipe, the same for every node of a run.
 
-    What each node sets for itself (its network interface, the address of the first node) stands there as a comment.
+    What each node sets for itself (its network interface, the address of the first node) stands in the shell's form as a comment.
 
     \b
     eval "$(patchctl recipe env qwen3-235b/grpo --nodes 8)"

@@ -269,7 +269,9 @@ def _on_the_host(case: Case, name: str, kept: int, said: str) -> Finding:
         return looked_at(_AREA, name, "unknown", joined([said, of], "; "), todo)
     said = message("{what}; {of} is {has}", what=said, of=of, has=size_text(has))
     if kept > has:
-        return looked_at(_AREA, name, "error", said, message("more nodes, or a larger limit of the container"))
+        return looked_at(
+            _AREA, name, "error", said, message("larger parallel sizes, or a larger limit of the container")
+        )
     return looked_at(_AREA, name, "ok", said)
 
 

@@ -386,12 +386,15 @@ def _device_network(case: Case) -> Iterator[Finding]:
     text = case.machine.text(m.DEVICE_NETWORK)
     if text is None:
         if case.run.machines > 1:
-            todo = message("on the host: for i in $(seq 0 7); do hccn_tool -i $i -tls -g; hccn_tool -i $i -ip -g; done")
+            todo = message(
+                "on the host: for i in $(seq 0 {last}); do hccn_tool -i $i -tls -g; hccn_tool -i $i -ip -g; done",
+                last=case.devices_per_node - 1,
+            )
             why = case.machine.why_not(m.DEVICE_NETWORK)
             yield looked_at("network", "device network", "unknown", why, todo, needed=False)
         return
     ports = device_ports(text)
-    faults = [*_tls(ports), *_addresses(case, ports), *_down(case, ports)]
+    faults = [*_tls(case, ports), *_addresses(case, ports), *_down(case, ports)]
     yield from faults
     if ports and not faults:
         what = message(
@@ -409,12 +412,15 @@ def _tls_word(port: DevicePort) -> str:
     return message("TLS on") if port.tls else message("TLS off")
 
 
-def _tls(ports: Mapping[int, DevicePort]) -> Iterator[Finding]:
+def _tls(case: Case, ports: Mapping[int, DevicePort]) -> Iterator[Finding]:
     on = [n for n, port in ports.items() if port.tls]
     off = [n for n, port in ports.items() if port.tls is False]
     if not on:
         return
-    todo = message("on the host, on every node: for i in $(seq 0 15); do hccn_tool -i $i -tls -s enable 0; done")
+    todo = message(
+        "on the host, on every node: for i in $(seq 0 {last}); do hccn_tool -i $i -tls -s enable 0; done",
+        last=case.devices_per_node - 1,
+    )
     if off:
         what = message(
             "on for devices {on}, off for {off}: no link is made between them", on=abridged(on, 6), off=abridged(off, 6)
