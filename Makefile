@@ -71,7 +71,7 @@ test-all:  ## all that .ci/run runs
 # Two makes have two jobs between them, so that neither waits for the other's longest. Each makes its release's trees once.
 shares-of-the-newest shares-of-the-oldest: export IMAGE_TESTS = -m "not heavy"
 shares-of-the-newest:
-	+$(MAKE) torture-share demo-share verify test-shown $(IMAGES_OF_THE_NEWEST) test-demo-gpu TORTURE=1
+	+$(MAKE) torture-share demo-share verify test-shown $(IMAGES_OF_THE_NEWEST) test-suites test-demo-gpu TORTURE=1
 shares-of-the-oldest:
 	+$(MAKE) $(if $(IMAGES_OF_THE_NEWEST),,image-test) test-scripts test-suites test-recipes-share test-share test-subset-share lint-upstream RELEASE=$(OLDER) COMPARE=
 

@@ -63,7 +63,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     kept = None
     if options.kept:
         names = {name for suite in chosen if not missing(suite, sides["base"]) for name in suite.upstreams}
-        kept = Unpatched(SUITES / "unpatched.json", Path(python).absolute(), base_trees(names, sides["base"]))
+        kept = Unpatched(
+            SUITES / f"unpatched-{options.release}.json", Path(python).absolute(), base_trees(names, sides["base"])
+        )
     runs = [
         (suite, switch)
         for suite in chosen
