@@ -42,7 +42,7 @@ Where:
                              [default: $PATCHCTL_RAY_STATE_DIR, else $TMPDIR/patchctl-ray-$UID]
 
 Waiting:
-  -n, --nodes N              how many nodes [default: the recipe's, else 1]
+  -n, --nodes N              how many nodes, of a recipe those that train: engines' own are added [default: the recipe's, else 1]
       --expect A,B,...       their addresses, or --hosts FILE with one a line: so that a missing one can be named
       --wait SECONDS         [default: 600; status: 0]
       --poll SECONDS         [default: 5]
@@ -88,6 +88,8 @@ parse() {
       --block) BLOCK=1 && shift ;;
       --json) JSON=1 && shift ;;
       --) shift && RAY_OPTIONS=("$@") && break ;;
+      -*) wrong_use "unknown option $1" ;;
+      *=*) ASKED+=("$1") && shift ;;
       *) wrong_use "unknown option $1" ;;
     esac
   done
@@ -105,7 +107,7 @@ check() {
   fi
   STATE=$(realpath -m -- "$STATE")
   [[ -z $HOSTS ]] || EXPECT=$(hosts_of "$HOSTS")
-  NODES=${NODES:-$(count_of "$EXPECT")}
+  COUNT=$(count_of "$EXPECT")
 }
 
 # hosts_of FILE: the first word of every line, comments left out, as A,B,C. A node's address is what Ray knows it by.
@@ -150,7 +152,7 @@ prepare() {
 environment_text() {
   local nodes=()
   if [[ -n $RECIPE ]]; then
-    [[ -z $NODES ]] || nodes=(--nodes "$NODES")
+    [[ -z $TRAINERS ]] || nodes=(--nodes "$TRAINERS")
     patchctl recipe env ${PROFILE:+--profile "$PROFILE"} "${nodes[@]}" "$RECIPE" "${ASKED[@]}"
   elif [[ -n $ENV_FILE ]]; then
     [[ -r $ENV_FILE ]] || wrong_use "--env-file $ENV_FILE: no such file"
@@ -295,9 +297,10 @@ head_() {
     die "$BUSY" "port $PORT of $HEAD is taken by something that this script did not start" "end it there, or --port N"
   start --head --port "$PORT" --dashboard-host "$DASHBOARD_HOST" --dashboard-port "$DASHBOARD_PORT" \
     ${TEMP_DIR:+--temp-dir "$TEMP_DIR"}
-  say "on the other nodes: ray_cluster.sh worker --head $HEAD:$PORT --nodes $NODES, with the same recipe"
+  say "on the other nodes: ray_cluster.sh worker --head $HEAD:$PORT${TRAINERS:+ --nodes $TRAINERS}, with the same recipe"
   ask_nodes nodes "$HEAD:$PORT" --nodes "$NODES" --devices "$DEVICES" --expect "$EXPECT" --wait "${WAIT:-600}" \
-    --poll "$POLL" || die "$FINDINGS" "not all nodes are there; Ray stays up here" "$SCRIPT status --wait 600, or stop"
+    --poll "$POLL" || die "$FINDINGS" "not all nodes are there; Ray stays up here" \
+    "$SCRIPT status --nodes $NODES --devices $DEVICES ${EXPECT:+--expect $EXPECT }--wait 600, or stop"
   [[ -z $BLOCK ]] || block
 }
 
@@ -342,18 +345,30 @@ compare_environment() {
     die "$FINDINGS" "Ray was started with another environment:$differs" "stop it on every node, and start it with this recipe"
 }
 
-# How many nodes: said, or counted in --hosts, or the recipe's.
+# How many nodes: said, or counted in --hosts, or the recipe's; on top of a recipe's come those that its engines have to themselves.
 recipe_nodes() {
-  [[ -z $NODES && -n $RECIPE ]] && NODES=$(recipe_override trainer.nnodes)
-  NODES=${NODES:-1}
+  local command engines=''
+  TRAINERS=$NODES
+  if [[ -n $RECIPE ]]; then
+    command=$(patchctl recipe command ${PROFILE:+--profile "$PROFILE"} ${NODES:+--nodes "$NODES"} "$RECIPE" "${ASKED[@]}")
+    engines=$(override actor_rollout_ref.rollout.nnodes)
+    if [[ -n $NODES || -z $COUNT ]]; then
+      NODES=$(($(override trainer.nnodes) + ${engines:-0}))
+    elif [[ -z $engines ]]; then
+      TRAINERS=$COUNT
+    fi
+  fi
+  NODES=${NODES:-${COUNT:-1}}
 }
 
-recipe_override() {
-  patchctl recipe command ${PROFILE:+--profile "$PROFILE"} "$RECIPE" "${ASKED[@]}" | sed -n "s/^ *$1=\([0-9]*\) .*/\1/p"
+# override KEY: its number in the command.
+override() {
+  sed -n "s/^ *$1=\([0-9]*\) .*/\1/p" <<<"$command"
 }
 
 stop() {
   if [[ -z $(started) ]]; then
+    rm -f -- "$STATE/address" # of a cluster that has died
     say "nothing runs here that was started with --state $STATE"
   else
     stop_started

@@ -81,10 +81,10 @@ read_recipe() {
   [[ -z $NODES ]] || { whole --nodes "$NODES" && ASKED+=(--nodes "$NODES"); }
   COMMAND=$(patchctl recipe command --profile "$PROFILE" "$RECIPE" "${ASKED[@]}")
   ENVIRONMENT=$(patchctl recipe env --profile "$PROFILE" "$RECIPE" "${ASKED[@]}")
-  NODES=$(override trainer.nnodes) DEVICES=$(override trainer.n_gpus_per_node)
-  local engines # nodes of their own
+  TRAINERS=$(override trainer.nnodes) DEVICES=$(override trainer.n_gpus_per_node)
+  local engines # nodes of their own, which ray_cluster.sh adds, too
   engines=$(override actor_rollout_ref.rollout.nnodes)
-  NODES=$((NODES + ${engines:-0}))
+  NODES=$((TRAINERS + ${engines:-0}))
   WORKSPACE=$(realpath -m -- "$WORKSPACE")
   # shellcheck disable=SC2016
   FOLDER=$WORKSPACE/$(sed -n 's#^cd "${WORKSPACE:-workspace}/\(.*\)" || exit$#\1#p' <<<"$COMMAND")
@@ -112,7 +112,7 @@ find_cluster() {
     wrong_use "$(text "no cluster is known for {1} nodes" "$NODES")" \
       "$(text "ray_cluster.sh head and worker first; or --head ADDRESS[:PORT]")"
   fi
-  STATUS_COMMAND=("$HERE/ray_cluster.sh" status --head "$HEAD" --nodes "$NODES" --devices "$DEVICES" --wait "$WAIT"
+  STATUS_COMMAND=("$HERE/ray_cluster.sh" status --head "$HEAD" --nodes "$TRAINERS" --devices "$DEVICES" --wait "$WAIT"
     --profile "$PROFILE" --recipe "$RECIPE" "${ASKED[@]}")
 }
 

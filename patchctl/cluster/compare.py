@@ -22,14 +22,14 @@ from patchctl.manifest.types import Profile
 T = TypeVar("T", bound=Hashable)
 _NO_ANSWER = {"dead": "node-dead", "silent": "node-silent", "broken": "node-broken"}
 _VIEWS = {WORKER: "a worker", SPAWNED: "a process spawned from a worker", "python": "--python"}
-_APPLY = "`patchctl cluster apply`; --stash keeps edits on a branch"
+_APPLY = "`patchctl cluster apply` with the release that is wanted (--release); --stash keeps edits on a branch"
 _TODO = {
     "node-dead": "check its raylet and the machine; `ray start` lets it rejoin",
     "node-silent": "use a longer --timeout; check whether the machine or its disk hangs",
     "node-broken": "the raylet's logs are in /tmp/ray/session_latest/logs on that node",
     "nodes-missing": "start Ray there, or require fewer with --nodes",
-    "not-applied": "`patchctl cluster apply`, or --workspace DIR",
-    "other-profile": "`patchctl cluster apply --profile NAME`",
+    "not-applied": "`patchctl cluster apply --release NAME`, or --workspace DIR",
+    "other-profile": "`patchctl cluster apply --profile NAME --release NAME`",
     "tree-differs": _APPLY,
     "tree-missing": _APPLY,
     "file-changed": _APPLY,

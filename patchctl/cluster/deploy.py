@@ -83,7 +83,10 @@ def deploy(
             out.gone[node] = answer.what
         elif (failure := _failure(answer)) is not None:
             out.results[node] = failure
-    if out.failed:
+    answered = sum(node not in out.gone for node in alive)
+    if expected is not None and answered < expected:
+        out.missing = f"{answered} of {expected} nodes answer"
+    if out.failed or out.missing:
         return _held_back(out, alive)
     groups = _groups(looked)
     if not groups:

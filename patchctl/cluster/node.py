@@ -317,6 +317,8 @@ def _applied(facts: NodeFacts, request: Request, dist: Distribution, workspace: 
     from patchctl.stack.plan import make_plan, select
     from patchctl.workspace.apply import apply_plan, preview
     from patchctl.workspace.current import current_state
+    from patchctl.workspace.journal import read_journal
+    from patchctl.workspace.repair_target import repair_marker
 
     options = request.apply
     assert options is not None and request.profile is not None
@@ -330,6 +332,10 @@ def _applied(facts: NodeFacts, request: Request, dist: Distribution, workspace: 
         skip_unavailable=options.skip_unavailable,
         current=current_state(workspace, dist, {}),
     )
+    journal = read_journal(workspace)
+    if request.verb == "preview" and journal is not None and not repair_marker(workspace).exists():
+        # A dry run cannot look behind what was interrupted, and this one's apply ends it first.
+        return replace(facts, changed=[f"{journal.verb} that was interrupted"], release=chosen.release)
     run = apply_plan if request.verb == "apply" else preview
     outcome = run(workspace, plan, Path(request.root), {}, stash=options.stash)
     trees = [
@@ -354,7 +360,7 @@ def _applied(facts: NodeFacts, request: Request, dist: Distribution, workspace: 
         profile=outcome.state.profile,
         without=list(outcome.state.without),
         trees=trees,
-        changed=list(outcome.changed),
+        changed=[*outcome.changed, *([f"release {outcome.moved_from} before"] if outcome.moved_from else [])],
         stashed=dict(outcome.stashed),
         not_checked=skipped,
         release=outcome.state.release,

@@ -86,6 +86,7 @@ def install_trees(workspace: Path, dist: Distribution) -> tuple[list[InstallTree
 def _apply_with_stash(state: WorkspaceState, workspace: Path) -> str:
     """Return the apply command that made the workspace, with --stash."""
     words = ["patchctl", "apply", "--profile", str(state.profile), "--workspace", str(workspace), "--stash"]
+    words += ["--release", state.release] if state.release else []
     words += [f"--without={feature}" for feature in state.without]
     return shlex.join([*words, *(["--skip-unavailable"] if state.skipped else [])])
 

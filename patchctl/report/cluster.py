@@ -238,7 +238,9 @@ def deployment_text(out: Deployment, profile: str, style: Style, *, dry_run: boo
         more = "; nothing was written on any node" if held and not _wrote(out) else ""
         yield style.bad(f"{counted(failed, 'node')} failed{more}")
     else:
-        yield f"profile {profile} {'would be' if dry_run else 'is'} on {counted(len(out.results), 'node')}"
+        releases = {r.facts.release for r in out.results.values() if r.facts is not None and r.facts.release}
+        on = f" on release {', '.join(sorted(releases))}" if releases else ""
+        yield f"profile {profile}{on} {'would be' if dry_run else 'is'} on {counted(len(out.results), 'node')}"
 
 
 def _wrote(out: Deployment) -> bool:

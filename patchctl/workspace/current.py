@@ -54,7 +54,7 @@ def current_state(
             own_bases[name] = applied_base(tree, state)
         if state.record and tree.kept_record.is_file():  # patched already: the files that the installer listed
             installed[name] = InstalledPackage(tree.folder, state.record, listed(tree.kept_record.read_bytes()))
-        if (in_profile(state) or state.left_out) and tree.folder.is_dir() and not tree.uninstalled:
+        if in_profile(state) and tree.folder.is_dir() and not tree.uninstalled:
             applied[name] = AppliedStack(
                 state.stack,
                 state.form,

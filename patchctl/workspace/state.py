@@ -103,10 +103,10 @@ class WorkspaceState:
 
 
 def in_profile(tree: TreeState) -> bool:
-    """Whether the applied profile has this tree. A tree that only an earlier profile had stays at its base and is never
-    installed.
+    """Whether the applied profile has this tree, all its patches left out or not. A tree that only an earlier profile had stays at its
+    base and is never installed.
     """
-    return bool(tree.patches) or tree.locked or tree.tip_commit != tree.base_commit
+    return bool(tree.patches or tree.left_out) or tree.locked or tree.tip_commit != tree.base_commit
 
 
 def load_state(workspace: Path) -> WorkspaceState | None:

@@ -280,7 +280,7 @@ def unlike_profile(workspace: Path, state: WorkspaceState, dist: Distribution) -
                 stack=stack,
                 other=tree.stack,
             )
-        elif stack is not None and not in_profile(tree) and not tree.left_out and _has_patches(dist, name, stack):
+        elif stack is not None and not in_profile(tree) and _has_patches(dist, name, stack):
             found[name] = message("the profile {profile} names it, and the tree is at its base", profile=profile.name)
     skipped = {one.upstream for one in state.skipped}
     for name in sorted(profile.stacks.keys() - state.trees.keys()):

@@ -396,6 +396,14 @@ def test_too_few_nodes_and_dead_ones(good: NodeFacts) -> None:
         assert (states(out), [n.title for n in out.gone], out.exit_code) == ({"a": "applied"}, ["b"], 0)
 
 
+def test_nodes_that_do_not_answer_count_as_none(good: NodeFacts) -> None:
+    silent: Answer = NoAnswer("silent", "no answer in 5 s")
+    ask = ScriptedNodes(in_groups(good, ["a", "b"]), look={"b": [silent]})
+    out = rolled(ask, expected=2, skip_unreachable=True)
+    assert (out.missing, states(out), out.exit_code) == ("1 of 2 nodes answer", {"a": "held-back"}, 1)
+    assert [verb for verb, _ in ask.log] == ["look"]
+
+
 def test_no_node_at_all_is_no_success(good: NodeFacts) -> None:
     silent: Answer = NoAnswer("silent", "no answer in 5 s")
     out = rolled(ScriptedNodes(in_groups(good, ["a"]), look={"a": [silent]}), dead="b", skip_unreachable=True)

@@ -145,6 +145,20 @@ def test_a_preview_writes_nothing(payload: bytes, made: Made, tmp_path: Path, mo
     assert not (tmp_path / "ws").exists()
 
 
+def test_an_apply_that_was_interrupted_is_no_refusal(
+    payload: bytes, made: Made, workspace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The driver was killed: the next `cluster apply` looks, and ends it."""
+    monkeypatch.setenv("PATCHCTL_CACHE", str(made.cache))
+    state = json.loads((workspace / ".patchctl/state.json").read_text())
+    journal = workspace / ".patchctl/journal.json"
+    journal.write_text(json.dumps({"version": 1, "verb": "apply", "changes": [], "after": state}))
+    asked = request_for(workspace, made, verb="preview", profile="full", apply=ApplyOptions())
+    assert facts_from(payload, asked).changed == ["apply that was interrupted"] and journal.exists()
+    facts = facts_from(payload, replace(asked, verb="apply"))
+    assert facts.failed is None and not journal.exists()
+
+
 def test_an_error_on_the_node_keeps_its_code(payload: bytes, made: Made, workspace: Path) -> None:
     write_files(workspace / "greeter", {"greeter/hello.py": "mine\n"})
     request = request_for(workspace, made, verb="preview", profile="plain", apply=ApplyOptions())

@@ -174,6 +174,13 @@ def test_status_is_quiet_when_all_is_there(cluster: Cluster) -> None:
     assert done.stdout.endswith("3 of 3 nodes, 48 of 48 NPU\n")
 
 
+def test_the_engines_nodes_are_waited_for(cluster: Cluster) -> None:
+    """Those of a recipe whose engines have nodes of their own, with a setting of the user's."""
+    recipe = ["--profile", "qwen3-235b", "--recipe", "grpo-delta", "--nodes", 8, "--size", "rollout_nodes=4"]
+    done = cluster.status(*recipe, "trainer.total_epochs=1")
+    assert (done.returncode, "3 of 12 nodes" in done.stdout) == (1, True), done.stdout + done.stderr
+
+
 def test_a_missing_node_is_named(cluster: Cluster) -> None:
     hosts = cluster.shell.folder / "hosts"
     hosts.write_text(f"# the nodes\n{HEAD}\n{WORKERS[0]} slots=16\n\n{NOBODY}  # in repair\n")
@@ -346,8 +353,11 @@ def test_the_interface_is_that_of_the_way_there(shell: Shell) -> None:
 
 
 def test_nothing_is_no_fault_for_stop(shell: Shell) -> None:
-    done = shell.run("ray_cluster.sh", "stop")
-    assert (done.returncode, "nothing runs here" in done.stderr) == (0, True)
+    address = shell.folder / "state/address"  # of a cluster that has died
+    address.parent.mkdir()
+    address.write_text("10.0.0.1:6766\n")
+    done = shell.run("ray_cluster.sh", "stop", "--state", address.parent)
+    assert (done.returncode, "nothing runs here" in done.stderr, address.exists()) == (0, True, False)
 
 
 def test_nothing_here_kills_by_name() -> None:
