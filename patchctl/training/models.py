@@ -144,15 +144,16 @@ def read_model(config: Mapping[str, Any]) -> Model:
     )
 
 
-def context_length(config: Any) -> int | None:
-    """How long a sequence verl lets a model have: max_position_embeddings, times the factor of a rope_scaling,
+def context_length(config: Any, *, scaled: bool) -> int | None:
+    """How long a sequence verl lets a model have: max_position_embeddings, if `scaled` times the factor of a rope_scaling,
     which transformers 5 calls rope_parameters."""
     if not isinstance(config, Mapping):
         return None
     scaling = config.get("rope_scaling") or config.get("rope_parameters")
     try:
         most = _whole(config, "max_position_embeddings")
-        return int(most * float(scaling.get("factor", 1.0))) if isinstance(scaling, Mapping) and scaling else most
+        by = float(scaling.get("factor", 1.0)) if scaled and isinstance(scaling, Mapping) and scaling else 1.0
+        return int(most * by)
     except (UnknownModel, TypeError, ValueError, OverflowError):
         return None
 

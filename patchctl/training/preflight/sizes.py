@@ -24,6 +24,7 @@ from patchctl.training.preflight.memory import (
     optimizer_bytes,
     sharded_training,
     stage_weights,
+    trains_adapters,
 )
 from patchctl.training.recipes.arithmetic import number
 
@@ -39,7 +40,8 @@ _CHUNK = f"{ROLLOUT}.engine_kwargs.vllm.additional_config.moe_chunk_tokens"
 @dataclass(frozen=True)
 class Training:
     """Bytes of an update on the device that needs most. `uneven` comes on top while all tokens of a layer are routed to one
-    device, `elsewhere` is what the host keeps for one device, `buffers` are those of hybrid data parallelism's messages."""
+    device, `elsewhere` is what the host keeps for one device, `resident` what stays on the device while the engine has it,
+    `buffers` are those of hybrid data parallelism's messages."""
 
     weights: int
     gradients: int
@@ -47,6 +49,7 @@ class Training:
     activations: int
     uneven: int
     elsewhere: int
+    resident: int
     how: str
     buffers: int = 0
 
@@ -181,7 +184,9 @@ def _megatron(case: Case, model: Model, layout: Layout, stage: int) -> Training:
     tokens = _tokens(case, layout.context)
     counted = stage_weights(model, layout, first=stage == 0, last=stage == layout.pipeline - 1)
     parameters = sum(counted.values())
-    optimizer = optimizer_bytes(counted, layout)
+    adapters = trains_adapters(case.facts)  # of a frozen model: gradients and states of next to nothing
+    gradients, optimizer = (0, 0) if adapters else (FP32 * parameters, optimizer_bytes(counted, layout))
+    elsewhere, resident = _off_the_devices(case, "megatron", BF16 * parameters, gradients, optimizer, BF16 * parameters)
     swapped = case.on(f"{OVERRIDES}.swap_optimizer")
     one = layer_activations(model, layout, tokens)
     kept, at_work, how = _kept(case, one, layer_input(model, layout, tokens), layout.stage_layers)
@@ -191,11 +196,12 @@ def _megatron(case: Case, model: Model, layout: Layout, stage: int) -> Training:
         activations += logits_bytes(model, layout, tokens)
     return Training(
         BF16 * parameters,
-        FP32 * parameters,
+        gradients,
         0 if swapped else optimizer,
         activations,
         one.worst - one.mlp,
-        _off_the_devices(case, "megatron", BF16 * parameters, BF16 * parameters, optimizer),
+        elsewhere,
+        resident,
         message(
             "stage {stage} of {stages}, {layers} layers, micro-batches in flight {in_flight}, {how}",
             stage=stage + 1,
@@ -262,26 +268,40 @@ def _fsdp(case: Case, model: Model) -> Training:
     )
     recomputed = message("layers recomputed") if checkpointed else message("nothing recomputed")
     how = message("FSDP over {devices}, {how}", devices=device_count(shards), how=recomputed)
-    reference = BF16 * -(-model.parameters // shards)
-    elsewhere = _off_the_devices(case, "fsdp_config", parts["weights"], reference, parts["optimizer"])
-    return Training(
-        parts["weights"], parts["gradients"], parts["optimizer"], activations, one.worst - one.mlp, elsewhere, how
-    )
+    gradients, optimizer = (0, 0) if trains_adapters(case.facts) else (parts["gradients"], parts["optimizer"])
+    reference = _reference_bytes(case) * -(-model.parameters // shards)
+    # Gradients are freed with each step.
+    elsewhere, resident = _off_the_devices(case, "fsdp_config", parts["weights"], 0, optimizer, reference)
+    uneven = one.worst - one.mlp
+    return Training(parts["weights"], gradients, optimizer, activations, uneven, elsewhere, resident, how)
 
 
-def _off_the_devices(case: Case, engine: str, weights: int, reference: int, optimizer: int) -> int:
-    """Of these bytes of a device, those that the run's settings move to the host."""
+def _reference_bytes(case: Case) -> int:
+    """Of a parameter under FSDP: verl loads a reference as bfloat16 before 0.9, and as its model_dtype says then."""
+    as_said = case.text("actor_rollout_ref.ref.fsdp_config.model_dtype") or "fp32"
+    return FP32 if case.is_of("verl", ">=0.9") and as_said in ("fp32", "float32") else BF16
+
+
+def _off_the_devices(
+    case: Case, engine: str, weights: int, gradients: int, optimizer: int, reference: int
+) -> tuple[int, int]:
+    """Of these bytes of a device, those that the run's settings move to the host, and those that stay."""
     actor = f"{ACTOR}.{engine}"
     all_of_it = case.on(f"{actor}.offload_policy")  # FSDP2's own
-    kept = weights if all_of_it or case.on(f"{actor}.param_offload") else 0
-    if all_of_it or case.on(f"{actor}.optimizer_offload") or case.on(f"{OVERRIDES}.swap_optimizer"):
-        kept += optimizer
-    moved = has_reference(case) and case.on(f"actor_rollout_ref.ref.{engine}.param_offload")
-    return kept + (reference if moved else 0)
+    of_model = all_of_it or case.on(f"{actor}.param_offload")  # Megatron's takes the gradients along, and frees them
+    of_states = all_of_it or case.on(f"{actor}.optimizer_offload") or case.on(f"{OVERRIDES}.swap_optimizer")
+    # FSDP keeps a reference there whatever its settings say.
+    of_reference = engine != "megatron" or case.on(f"actor_rollout_ref.ref.{engine}.param_offload")
+    parts = [(weights, of_model), (optimizer, of_states)]
+    parts += [(reference, of_reference)] if has_reference(case) else []
+    stays = sum(size for size, moved in parts if not moved) + (0 if of_model else gradients)
+    return sum(size for size, moved in parts if moved), stays
 
 
 def has_reference(case: Case) -> bool:
-    """Whether answers are compared with a reference model's."""
+    """Whether answers are compared with those of a reference model of its own; adapters have the frozen one."""
+    if case.is_of("verl", ">=0.9") and trains_adapters(case.facts):
+        return False
     return case.on(f"{ACTOR}.use_kl_loss") or case.on("algorithm.use_kl_in_reward")
 
 

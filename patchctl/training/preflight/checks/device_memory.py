@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from patchctl.findings import Finding, looked_at
 from patchctl.language import Translatable, joined, message
@@ -51,9 +51,9 @@ ABOUT = (
     About(
         "device memory",
         ("length",),
-        "prompt and response, `max_position_embeddings` and the factor of `rope_scaling`",
-        "longer than the model takes, where verl asserts",
-        "verl, vllm_rollout_spmd.py",
+        "prompt and response, `max_position_embeddings` and, before verl 0.9, the factor of `rope_scaling`",
+        "longer than the model takes: verl refuses it, or from 0.9 on cuts answers there",
+        "verl, vllm_rollout_spmd.py, vllm_async_server.py",
     ),
     About(
         "device memory",
@@ -88,18 +88,25 @@ def check_device_memory(case: Case) -> Iterator[Finding]:
     yield from _length(case)
     total = min((d.total for d in case.smi.devices), default=None) if case.smi else None
     try:
-        engine = engine_of(case, model)
-        yield from _rollout(case, model, engine, total)
-        yield from _training(case, training_of(case, model))
-        yield from _engine_on_the_host(case, model, engine)
+        engine, training = engine_of(case, model), training_of(case, model)
+        yield from _rollout(case, model, engine, total, 0 if case.apart else training.resident)
+        yield _update(case, training)
+        of_trainers = [*_training_on_the_host(case, training), *_weights_to_compare_with(case, model)]
+        of_engines = _engine_on_the_host(case, model, engine)
+        for parts in (of_trainers, of_engines) if case.apart else ([*of_trainers, *of_engines],):
+            yield from _on_the_host(case, parts)
+        yield from _lets_go(case)
     except BadSizes as error:
         todo = message("sizes that divide: --size, or the recipe's overrides")
         yield looked_at(_AREA, "parallel sizes", "error", message("cannot be: {why}", why=error.what), todo)
 
 
 def _length(case: Case) -> Iterator[Finding]:
-    """verl asserts it when the engine is made, after the training's weights were loaded (vllm_rollout_spmd.py)."""
-    most, wanted = context_length(case.model_config or {}), case.sequence
+    """verl before 0.9 asserts it when the engine is made, after the training's weights were loaded (vllm_rollout_spmd.py). Later ones cut
+    answers there, and only a max_model_len that is set is refused (vllm_async_server.py); rope_scaling lengthens nothing.
+    """
+    cuts, given = case.is_of("verl", ">=0.9"), case.number(f"{ROLLOUT}.max_model_len") or 0
+    most, wanted = context_length(case.model_config or {}, scaled=not cuts), max(case.sequence, given if cuts else 0)
     if most is None or not wanted:
         return
     name = "length"
@@ -113,12 +120,15 @@ def _length(case: Case) -> Iterator[Finding]:
         todo = message(
             "another model, as Qwen3-235B-A22B-Thinking-2507 with 262,144: --path model=DIR; or shorter sequences"
         )
-        yield looked_at(_AREA, name, "error", message("{what}: verl refuses it", what=what), todo)
+        refused = not cuts or given > most
+        said = message("{what}: verl refuses it", what=what) if refused else message("{what}: cut there", what=what)
+        yield looked_at(_AREA, name, "error", said, todo)
     else:
         yield looked_at(_AREA, name, "ok", what)
 
 
-def _rollout(case: Case, model: Model, engine: Engine, total: int | None) -> Iterator[Finding]:
+def _rollout(case: Case, model: Model, engine: Engine, total: int | None, resident: int) -> Iterator[Finding]:
+    """`resident`: what the trainer keeps of a device meanwhile."""
     parts = engine_weights(model, engine)
     weights = sum(parts.values())
     largest = sorted(parts.items(), key=lambda p: -p[1])[:5]
@@ -136,12 +146,17 @@ def _rollout(case: Case, model: Model, engine: Engine, total: int | None) -> Ite
     share = utilisation(case)
     taken, free = int(total * share), _free(case)
     of_all = f"{float(share):g} x {size_text(total)}"
-    if free is not None and taken > free:
+    if free is not None and taken > free - resident:
+        left = max(0, free - resident)
         what_it_takes = message(
-            "{share} are {taken}, and {free} are free", share=of_all, taken=size_text(taken), free=size_text(free)
+            "{share} are {taken}, and {free} are free", share=of_all, taken=size_text(taken), free=size_text(left)
         )
-        setting = f"{ROLLOUT}.gpu_memory_utilization={int(100 * free / total) / 100:g}"
+        setting = f"{ROLLOUT}.gpu_memory_utilization={int(100 * left / total) / 100:g}"
         todo = message("{setting}, or end what else is on the devices", setting=setting)
+        if resident:
+            kept = message("{size} stay with the trainer", size=size_text(resident))
+            what_it_takes = message("{what}, as {more}", what=what_it_takes, more=kept)
+            todo = message("{setting}, or param_offload and optimizer_offload", setting=setting)
         stops = message("{what}: the engine does not start", what=what_it_takes)
         yield looked_at(_AREA, "gpu_memory_utilization", "error", stops, todo)
     if weights >= taken:
@@ -206,7 +221,91 @@ def _at_once(case: Case, engine: Engine) -> tuple[int, str]:
     return given, message("max_num_seqs is {most}, and a rank is given {given}", most=most, given=given)
 
 
-def _training(case: Case, training: Training) -> Iterator[Finding]:
+_Part = tuple[str, int, Translatable]  # of the host's memory: the finding's name, bytes of a machine, and what they are
+
+
+def _training_on_the_host(case: Case, training: Training) -> list[_Part]:
+    parts = list[_Part]()
+    if kept := training.elsewhere * case.devices_per_node:
+        said = message(
+            "{size} a node for weights, reference and optimizer while they are off the devices", size=size_text(kept)
+        )
+        parts.append(("states on the host", kept, said))
+    copied = case.text("trainer.v1.trainer_mode") == "separate_async"
+    if copied and not case.on("algorithm.rollout_correction.bypass_mode"):
+        # The next copy is made before the last one goes: verl v0.9.0, trainer_separate_async.py and engine_workers.py of experimental.
+        kept = 2 * training.weights * case.devices_per_node
+        said = message(
+            "{size} a node while separate_async renews its copy of the actor's weights", size=size_text(kept)
+        )
+        parts.append(("copy of the actor", kept, said))
+    return parts
+
+
+def _engine_on_the_host(case: Case, model: Model, engine: Engine) -> list[_Part]:
+    """From 0.9 on verl lets vLLM sleep at level 1 on NPUs, which copies its weights (vllm_async_server.py); the patch npu_sleep_level has
+    level 2."""
+    if not _sleeps(case) or case.text(_LEVEL) == "2":
+        return []
+    kept = sum(engine_weights(model, engine).values()) * case.run.engine_devices_per_node
+    said = message("{size} a node for the engine's weights while it sleeps", size=size_text(kept))
+    if not _by_changes(case):  # which refuses level 2
+        said = message("{what}; {setting} copies none", what=said, setting=f"{_LEVEL}=2")
+    return [("engine asleep", kept, said)]
+
+
+def _weights_to_compare_with(case: Case, model: Model) -> list[_Part]:
+    """delta_weight_update's copy of the trainer's shards."""
+    if not case.is_of("verl", ">=0.9") or not _by_changes(case):
+        return []
+    kept = BF16 * model.parameters * case.devices_per_node // case.devices
+    said = message("{size} a node to find what an update has changed", size=size_text(kept))
+    return [("weights to compare with", kept, said)]
+
+
+def _lets_go(case: Case) -> Iterator[Finding]:
+    if _sleeps(case) and case.text(_LEVEL) == "2":
+        what = message("nothing: {setting} lets go of the engine's weights", setting=f"{_LEVEL}=2")
+        yield looked_at(_AREA, "engine asleep", "ok", what)
+
+
+_LEVEL = f"{ROLLOUT}.npu_sleep_level"
+
+
+def _sleeps(case: Case) -> bool:
+    is_vllm = (case.text(f"{ROLLOUT}.name") or "vllm") == "vllm"
+    return case.is_of("verl", ">=0.9") and is_vllm and not case.off(f"{ROLLOUT}.free_cache_engine")
+
+
+def _by_changes(case: Case) -> bool:
+    return case.text(f"{ROLLOUT}.checkpoint_engine.backend") == "delta_in_place"
+
+
+def _on_the_host(case: Case, parts: Sequence[_Part]) -> Iterator[Finding]:
+    """The engine falls asleep before the trainer's states come back to the devices: a machine has all parts at once."""
+    has, of = host_memory(case)
+    total = sum(kept for _, kept, _ in parts)
+    for name, _, said in parts:
+        if has is None:
+            todo = message("look whether the machine has as much")
+            yield looked_at(_AREA, name, "unknown", joined([said, of], "; "), todo)
+            continue
+        if len(parts) > 1:
+            said = message("{what}, {total} together", what=said, total=size_text(total))
+        said = message("{what}; {of} is {has}", what=said, of=of, has=size_text(has))
+        if total > has:
+            todo = message("larger parallel sizes, or a larger limit of the container")
+            yield looked_at(_AREA, name, "error", said, todo)
+        else:
+            yield looked_at(_AREA, name, "ok", said)
+
+
+def _free(case: Case) -> int | None:
+    """What an idle device has free: what is in use then is the driver's, and stays so."""
+    return min((d.total - d.used for d in case.smi.devices), default=None) if case.smi else None
+
+
+def _update(case: Case, training: Training) -> Finding:
     what = message(
         "weights {weights}, gradients {gradients}, optimizer {optimizer}, activations {activations} ({how})",
         weights=size_text(training.weights),
@@ -222,65 +321,6 @@ def _training(case: Case, training: Training) -> Iterator[Finding]:
         size = size_text(training.uneven)
         what = message("{what}, {size} more while one device gets all tokens of a layer", what=what, size=size)
     todo = message("larger tensor, pipeline, context or expert parallel sizes, recomputation, or swap_optimizer")
-    yield _update(case, what, todo, training)
-    kept = training.elsewhere * case.devices_per_node
-    said = message(
-        "{size} a node for weights, reference and optimizer while they are off the devices", size=size_text(kept)
-    )
-    if kept:
-        yield _on_the_host(case, "states on the host", kept, said)
-    copied = case.text("trainer.v1.trainer_mode") == "separate_async"
-    if copied and not case.on("algorithm.rollout_correction.bypass_mode"):
-        # The next copy is made before the last one goes: verl v0.9.0, trainer_separate_async.py and engine_workers.py of experimental.
-        kept = 2 * training.weights * case.devices_per_node
-        said = message(
-            "{size} a node while separate_async renews its copy of the actor's weights", size=size_text(kept)
-        )
-        yield _on_the_host(case, "copy of the actor", kept, said)
-
-
-def _engine_on_the_host(case: Case, model: Model, engine: Engine) -> Iterator[Finding]:
-    """From 0.9 on verl lets vLLM sleep at level 1 on NPUs, which copies its weights (vllm_async_server.py); the patch npu_sleep_level has
-    level 2, and delta_weight_update a copy of the trainer's shards to compare with."""
-    if not case.is_of("verl", ">=0.9") or (case.text(f"{ROLLOUT}.name") or "vllm") != "vllm":
-        return
-    by_changes = case.text(f"{ROLLOUT}.checkpoint_engine.backend") == "delta_in_place"  # which refuses level 2
-    if not case.off(f"{ROLLOUT}.free_cache_engine"):
-        level = f"{ROLLOUT}.npu_sleep_level"
-        if case.text(level) == "2":
-            what = message("nothing: {setting} lets go of the engine's weights", setting=f"{level}=2")
-            yield looked_at(_AREA, "engine asleep", "ok", what)
-        else:
-            kept = sum(engine_weights(model, engine).values()) * case.run.engine_devices_per_node
-            said = message("{size} a node for the engine's weights while it sleeps", size=size_text(kept))
-            if not by_changes:
-                said = message("{what}; {setting} copies none", what=said, setting=f"{level}=2")
-            yield _on_the_host(case, "engine asleep", kept, said)
-    if by_changes:
-        kept = BF16 * model.parameters * case.devices_per_node // case.devices
-        said = message("{size} a node to find what an update has changed", size=size_text(kept))
-        yield _on_the_host(case, "weights to compare with", kept, said)
-
-
-def _on_the_host(case: Case, name: str, kept: int, said: str) -> Finding:
-    has, of = host_memory(case)
-    if has is None:
-        todo = message("look whether the machine has as much")
-        return looked_at(_AREA, name, "unknown", joined([said, of], "; "), todo)
-    said = message("{what}; {of} is {has}", what=said, of=of, has=size_text(has))
-    if kept > has:
-        return looked_at(
-            _AREA, name, "error", said, message("larger parallel sizes, or a larger limit of the container")
-        )
-    return looked_at(_AREA, name, "ok", said)
-
-
-def _free(case: Case) -> int | None:
-    """What an idle device has free: what is in use then is the driver's, and stays so."""
-    return min((d.total - d.used for d in case.smi.devices), default=None) if case.smi else None
-
-
-def _update(case: Case, what: str, todo: str, training: Training) -> Finding:
     free, left_by_rollout = _free(case), 0 if case.apart else LEFT_BY_ROLLOUT
     if case.smi is None or free is None:
         return _unknown("update", what)
