@@ -117,11 +117,6 @@ class Case:
         """Whether engines have devices of their own."""
         return self.run.engine_nodes > 0
 
-    @property
-    def engine_devices(self) -> int:
-        """The devices of all engines."""
-        return self.run.all_devices - self.devices if self.apart else self.devices
-
     def is_of(self, upstream: str, versions: str) -> bool:
         """Whether the profile's stack of an upstream is of such a version, by its name; one that is named after no version is not."""
         from packaging.specifiers import SpecifierSet

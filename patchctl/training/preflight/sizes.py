@@ -103,7 +103,7 @@ def sequences_of_a_rank(case: Case, engine: Engine) -> int | None:
         case.number("data.gen_batch_size") or case.number("data.train_batch_size"),
         case.number(f"{ROLLOUT}.n"),
     )
-    return -(-prompts * samples * engine.tensor // case.engine_devices) if prompts and samples else None
+    return -(-prompts * samples * engine.tensor // case.run.engine_devices) if prompts and samples else None
 
 
 def utilisation(case: Case) -> Fraction:

@@ -70,7 +70,7 @@ def condition_of(text: str) -> dict[str, str]:
 
 
 RECIPE_FACTS = ("recipe.needs", "recipe.module", "recipe.config", "recipe.folder", "recipe.data_sources")
-SIZES = ("nodes", "devices_per_node", "devices")
+SIZES = ("nodes", "devices_per_node", "devices", "engine_devices")
 ALL = "all"
 _NULL = ("null", "None", "~")
 

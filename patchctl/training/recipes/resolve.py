@@ -104,6 +104,11 @@ class RecipeRun:
         return own or int(self.sizes[PER_NODE].value)
 
     @property
+    def engine_devices(self) -> int:
+        """The devices of all engines."""
+        return self.engine_nodes * self.engine_devices_per_node or int(self.sizes[DEVICES].value)
+
+    @property
     def machines(self) -> int:
         """All nodes."""
         return int(self.sizes[NODES].value) + self.engine_nodes
@@ -111,7 +116,7 @@ class RecipeRun:
     @property
     def all_devices(self) -> int:
         """The devices of all nodes."""
-        return int(self.sizes[DEVICES].value) + self.engine_nodes * self.engine_devices_per_node
+        return int(self.sizes[DEVICES].value) + (self.engine_devices if self.engine_nodes else 0)
 
     def _whole(self, key: str) -> int | None:
         found = self.override(key)

@@ -48,6 +48,7 @@ def facts_of(run: RecipeRun, rules: Rules) -> Facts:
     values |= {bare(key): setting.value for key, setting in run.overrides.items()}
     values |= {f"env.{name}": setting.value for name, setting in run.environment.items()}
     values |= {
+        "engine_devices": str(run.engine_devices),
         "recipe.needs": _listed(run.needs),
         "recipe.module": run.entry.module,
         "recipe.config": run.entry.config,

@@ -191,7 +191,7 @@ def _engine_groups(case: Case) -> Iterator[Finding]:
     tensor, data = case.number(f"{_ROLLOUT}.tensor_model_parallel_size"), case.number(f"{_ROLLOUT}.data_parallel_size")
     if not tensor or not data or tensor < 1 or data < 1:
         return  # not said, or refused with the other sizes
-    name, size, devices = "engine groups", tensor * data, case.devices
+    name, size, devices = "engine groups", tensor * data, case.run.engine_devices
     what = message(
         "{devices} devices, tensor parallel {tensor} x data parallel {data}", devices=devices, tensor=tensor, data=data
     )
