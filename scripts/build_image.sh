@@ -88,6 +88,7 @@ main() {
   [[ -d patchctl || ! -d ../_distribution ]] || make_context
   [[ -f $file ]] || wrong_use "there is no $file in $PWD" "in a clone of patchctl, or \`patchctl script build_image.sh\` of an installed one"
   [[ -f manifests/profiles/$profile.yaml ]] || wrong_use "there is no profile $profile" "patchctl list"
+  [[ -z $bundle ]] || release=${release:-$(release_in "$bundle")}
   release=${release:-$(release_of "$profile")}
   if [[ -n $release ]]; then
     [[ -f manifests/releases/$release.yaml ]] || wrong_use "there is no release $release" "patchctl list releases"
@@ -130,6 +131,11 @@ make_context() {
 leave() {
   if [[ -n ${HELD-} ]] && flock --nonblock --exclusive "$HELD"; then rm -f -- "$COPY"; fi
   [[ -z ${CONTEXT-} ]] || rm -rf -- "$CONTEXT"
+}
+
+# release_in BUNDLE: the release that it was made for, as its index says, which is read before its signature is looked at.
+release_in() {
+  { tar -xOf "$1" patchctl-bundle/index.json 2>/dev/null || true; } | sed -n 's/.*"release": *"\([0-9.]*\)".*/\1/p' | head -n 1
 }
 
 # release_of PROFILE: the newest release on which the profile stands. patchctl, which need not be here, takes it on the same one, as a

@@ -138,7 +138,9 @@ def main() -> int:
 def judged_scripts(mirror: Path, tree: Path, python: Path) -> tuple[list[Judged], str]:
     """Every published script of the stack's tag, judged by both sides; and the tag."""
     compose()
-    dist = on_release(Distribution.load(ROOT), next(iter(Distribution.load(ROOT).releases)), print)
+    known = Distribution.load(ROOT)
+    tagged = [name for name, one in known.releases.items() if known.stack("verl", one.stacks["verl"]).pin.tag]
+    dist = on_release(known, tagged[0], print)  # the newest whose verl is in its repository
     recipes = read_recipes(dist)
     assert recipes.rules is not None
     plain = resolve(recipes, *recipes.runnable()[0])

@@ -11,6 +11,7 @@ import gzip
 import hashlib
 import json
 import os
+import posixpath
 import shutil
 import tarfile
 import zlib
@@ -72,7 +73,16 @@ class ImageArchive:
     def __init__(self, file: ImageFile, archive: tarfile.TarFile, limits: ImageLimits) -> None:
         self._file, self._archive, self._limits = file, archive, limits
         self._names = self._bytes_written = 0
-        self._members = {_path(info.name): info for info in self._within_names(archive) if info.isfile()}
+        self._members = dict[_Parts, tarfile.TarInfo]()
+        same = dict[_Parts, _Parts]()  # docker before 25 writes a layer that is there already as a link to it
+        for info in self._within_names(archive):
+            if info.isfile():
+                self._members[_path(info.name)] = info
+            elif info.issym() and info.name.endswith("/layer.tar"):
+                to = posixpath.normpath(posixpath.join(posixpath.dirname(info.name), info.linkname))
+                if not to.startswith(("../", "/")):
+                    same[_path(info.name)] = _path(to)
+        self._members |= {path: self._members[to] for path, to in same.items() if to in self._members}
         held, self._layers = ({}, [_FILES]) if file.config is not None else self._found()
         inner = file.config or held.get("config") or {}
         self.labels: dict[str, str] = dict(inner.get("Labels") or {})

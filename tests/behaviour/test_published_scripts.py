@@ -26,6 +26,8 @@ def mirror() -> Path:
 
 
 def test_the_table_is_what_hydra_verl_and_our_checks_say(upstream: Upstream) -> None:
+    if upstream.stack("verl").pin.tag is None:
+        pytest.skip("the trees' verl is a source distribution, whose examples no repository has")
     of_scripts = ("--mirror", mirror(), "--tree", upstream.tree("verl"), "--python", torch_python())
     command = [sys.executable, REPO / "scripts" / "published_scripts.py", *of_scripts, "--check", PAGE]
     done = subprocess.run(command, capture_output=True, text=True, timeout=1200, check=False)

@@ -65,7 +65,7 @@ def entry(kind: bytes, to: str = "") -> tarfile.TarInfo:
     return info
 
 
-def packed(files: Mapping[str, bytes], to: Path) -> Path:
+def packed(files: Mapping[str, bytes | tarfile.TarInfo], to: Path) -> Path:
     to.write_bytes(layer(*files.items()))
     return to
 
@@ -102,7 +102,10 @@ def oci(to: Path, layers: Sequence[bytes], labels: Mapping[str, str] | None = No
 def docker(
     to: Path, layers: Sequence[bytes], labels: Mapping[str, str] | None = None, workspace: str = "/opt/patched"
 ) -> Path:
-    named = {f"{number}/layer.tar": one for number, one in enumerate(layers)}
+    named: dict[str, bytes | tarfile.TarInfo] = {}
+    for number, one in enumerate(layers):
+        first = layers.index(one)  # what is there already is a link to it, before docker 25
+        named[f"{number}/layer.tar"] = one if first == number else entry(tarfile.SYMTYPE, f"../{first}/layer.tar")
     manifest = json.dumps([{"Config": "config.json", "RepoTags": ["it:1"], "Layers": [*named]}]).encode()
     config = config_of(labels or {}, layers, workspace)
     return packed({"manifest.json": manifest, "config.json": config, **named}, to)
@@ -127,7 +130,8 @@ FORMS: list[Callable[..., Path]] = [oci, docker, exported]
 
 @pytest.mark.parametrize("form", FORMS, ids=["oci archive", "docker save", "docker export"])
 def test_an_image_is_read_in_each_form(applied: Applied, form: Callable[..., Path], tmp_path: Path) -> None:
-    image = form(tmp_path / "image.tar", [applied.layer], applied.labels)
+    empty = layer(("opt", entry(tarfile.DIRTYPE)))
+    image = form(tmp_path / "image.tar", [applied.layer, empty, empty], applied.labels)
     done = applied.made.patchctl("image", "verify", str(image))
     assert done.returncode == 0 and "2 trees" in done.stdout, done.stdout + done.stderr
 

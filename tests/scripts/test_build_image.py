@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import re
 import shutil
 import subprocess
+import tarfile
 from pathlib import Path
 
 import pytest
 from distribution import REPO, Made, make_distribution
-from pins import distribution
+from pins import distribution, oldest
 
 from patchctl.catalog.chosen_release import on_release
 
@@ -128,6 +130,19 @@ def test_the_base_is_that_of_the_release(
     assert done.returncode == 42, done.stderr
     wanted = image_of(release, base) if base else "mine:1"
     assert {f"BASE_IMAGE={wanted}", f"RELEASE={release}"} <= set((tmp_path / "log").read_text().splitlines())
+
+
+def test_the_release_is_that_of_the_bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATCHCTL", "false")  # there is none
+    index = tmp_path / "patchctl-bundle/index.json"
+    index.parent.mkdir()
+    index.write_text(json.dumps({"profile": "qwen3-32b", "release": oldest()}))
+    with tarfile.open(tmp_path / "x.tar", "w") as bundle:
+        bundle.add(index, "patchctl-bundle/index.json")
+    for named, release in ((), oldest()), (("--release", taken_on("qwen3-32b")), taken_on("qwen3-32b")):
+        done = build(tmp_path, "--profile", "qwen3-32b", "--bundle", "x.tar", *named)
+        assert done.returncode == 42, done.stderr
+        assert f"RELEASE={release}" in (tmp_path / "log").read_text().splitlines()
 
 
 def test_a_release_that_is_not_there_is_wrong_use(tmp_path: Path) -> None:
