@@ -125,6 +125,11 @@ def assert_greedy(tokens: dict[str, list[int]], greedy: dict[str, list[int]]) ->
 
 
 @pytest.mark.off
+def test_a_runner_without_its_init_has_no_drafts(upstream: Upstream) -> None:
+    assert upstream.run("probe_spec_threshold_bare.py", "npu_engine", **NPU) is None
+
+
+@pytest.mark.off
 def test_without_the_setting_states_and_batches_are_upstreams(one_engine: Any) -> None:
     without, unreached, _ = one_engine["runs"]
     assert [brief(step) for step in without["steps"]] == UPSTREAM.split()

@@ -156,6 +156,11 @@ def test_wrong_settings_are_refused_at_start(upstream: Upstream) -> None:
 
 
 @pytest.mark.off
+def test_a_runner_without_its_init_steps_as_upstreams(upstream: Upstream) -> None:
+    assert upstream.run("probe_eplb_bare_runner.py", **NPU) == "it is prepared"
+
+
+@pytest.mark.off
 def test_without_it_an_update_after_moves_is_wrong_as_upstream(upstream: Upstream, tiny_models: TinyModels) -> None:
     """Balanced from the engine's start on. New weights are loaded where experts were at the start, and tokens go where they have moved to."""
     for made in upstream.run("probe_eplb_update_0_23.py", tiny_models.qwen3_moe, procs=RANKS, **NPU):

@@ -74,6 +74,11 @@ def test_tokens_are_greedy_and_no_draft_is_stale(one_engine: Any) -> None:
 
 
 @pytest.mark.off
+def test_a_runner_without_its_init_has_no_drafts(upstream: Upstream) -> None:
+    assert upstream.run("probe_spec_threshold_bare.py", "npu_engine_0_23", **NPU) is None
+
+
+@pytest.mark.off
 def test_without_the_setting_states_and_batches_are_upstreams(one_engine: Any) -> None:
     without, unreached, _ = one_engine["runs"]
     assert [brief(step) for step in without["steps"]] == UPSTREAM.split()
