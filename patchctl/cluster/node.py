@@ -332,11 +332,10 @@ def _applied(facts: NodeFacts, request: Request, dist: Distribution, workspace: 
         skip_unavailable=options.skip_unavailable,
         current=current_state(workspace, dist, {}),
     )
-    journal = read_journal(workspace)
-    if request.verb == "preview" and journal is not None and not repair_marker(workspace).exists():
+    run = apply_plan if request.verb == "apply" else preview
+    if run is preview and not repair_marker(workspace).exists() and (journal := read_journal(workspace)) is not None:
         # A dry run cannot look behind what was interrupted, and this one's apply ends it first.
         return replace(facts, changed=[f"{journal.verb} that was interrupted"], release=chosen.release)
-    run = apply_plan if request.verb == "apply" else preview
     outcome = run(workspace, plan, Path(request.root), {}, stash=options.stash)
     trees = [
         TreeFacts(
