@@ -3,7 +3,7 @@
 
 # As patchctl's own (docs/exit-codes.md).
 # shellcheck disable=SC2034
-readonly FINDINGS=1 WRONG_USE=2 BUSY=6 INTERRUPTED=130 TERMINATED=143
+readonly UPSTREAMS=(verl vllm vllm-ascend megatron-lm mindspeed) FINDINGS=1 WRONG_USE=2 BUSY=6 INTERRUPTED=130 TERMINATED=143
 
 # Before 4.4 `set -u` ends a script at "${ARRAY[@]}" of an empty array.
 if ((BASH_VERSINFO[0] * 100 + BASH_VERSINFO[1] < 404)); then
@@ -98,21 +98,42 @@ of_release() {
   done
 }
 
-# trees_of FOLDER: the patched trees of a workspace as PYTHONPATH has them; nothing where there is none.
-trees_of() {
-  local tree there=()
-  for tree in verl vllm vllm-ascend megatron-lm mindspeed; do
-    [[ ! -d $1/$tree ]] || there+=("$(realpath -- "$1/$tree")")
-  done
-  (IFS=: && echo "${there[*]}")
+# tree_of WORKSPACE NAME: where this tree lies, and 1 where the workspace has none. Nothing is printed for a package that was patched
+# where it is installed: Python finds it.
+tree_of() {
+  if [[ -d $1/$2 ]]; then
+    realpath -- "$1/$2"
+  else
+    [[ -r $1/.patchctl/state.json ]] && "${PYTHON:-python3}" - "$1/.patchctl/state.json" "$2" <<'PYTHON'
+import json, sys
+tree = json.load(open(sys.argv[1], encoding="utf-8"))["trees"].get(sys.argv[2])
+if tree is None or tree["kind"] != "into":
+    sys.exit(1)
+if not tree["record"]:
+    print(tree["folder"])
+PYTHON
+  fi
 }
 
-# put_on_path FOLDER: its trees first on PYTHONPATH.
+# trees_of WORKSPACE NAME...: what PYTHONPATH needs for these of its trees, and 1 where it has none of them.
+trees_of() {
+  local workspace=$1 name tree found=1 there=()
+  shift
+  for name in "$@"; do
+    tree=$(tree_of "$workspace" "$name") || continue
+    found=0
+    [[ -z $tree ]] || there+=("$tree")
+  done
+  (IFS=: && echo "${there[*]}")
+  return "$found"
+}
+
+# put_on_path WORKSPACE: its trees first on PYTHONPATH.
 put_on_path() {
   local trees
-  trees=$(trees_of "$1")
-  [[ -n $trees ]] || wrong_use "$(text "--workspace {1}: none of the trees is there" "$1")" "patchctl apply --workspace $1"
-  export PYTHONPATH=$trees${PYTHONPATH:+:$PYTHONPATH}
+  trees=$(trees_of "$1" "${UPSTREAMS[@]}") ||
+    wrong_use "$(text "--workspace {1}: none of the trees is there" "$1")" "patchctl apply --workspace $1"
+  [[ -z $trees ]] || export PYTHONPATH=$trees${PYTHONPATH:+:$PYTHONPATH}
 }
 
 # npus: the NPUs that this machine or container has, one path a line. PATCHCTL_HOST_ROOT: another root, for tests.

@@ -40,7 +40,8 @@ main() {
   parse "$@"
   need_command "$PYTHON" "set PYTHON to the training environment's Python"
   use_trees verl megatron-lm mindspeed
-  local converter=$WORKSPACE/verl/scripts/converter_hf_to_mcore.py
+  local converter
+  converter=$(tree_of "$WORKSPACE" verl)/scripts/converter_hf_to_mcore.py
   grep -qs -- --grouped_experts "$converter" || [[ -n $SEQUENTIAL ]] ||
     wrong_use "$WORKSPACE/verl is without hf_to_mcore_grouped" \
       "apply a release with verl before 0.9, whose recipes load this layout (later ones take MODEL_PATH as it is); or --sequential"

@@ -79,15 +79,14 @@ parse() {
 read_recipe() {
   whole --wait "$WAIT"
   [[ -z $NODES ]] || { whole --nodes "$NODES" && ASKED+=(--nodes "$NODES"); }
-  COMMAND=$(patchctl recipe command --profile "$PROFILE" "$RECIPE" "${ASKED[@]}")
+  WORKSPACE=$(realpath -m -- "$WORKSPACE")
+  COMMAND=$(patchctl recipe command --profile "$PROFILE" "$RECIPE" "${ASKED[@]}" --workspace "$WORKSPACE")
   ENVIRONMENT=$(patchctl recipe env --profile "$PROFILE" "$RECIPE" "${ASKED[@]}")
   TRAINERS=$(override trainer.nnodes) DEVICES=$(override trainer.n_gpus_per_node)
   local engines # nodes of their own, which ray_cluster.sh adds, too
   engines=$(override actor_rollout_ref.rollout.nnodes)
   NODES=$((TRAINERS + ${engines:-0}))
-  WORKSPACE=$(realpath -m -- "$WORKSPACE")
-  # shellcheck disable=SC2016
-  FOLDER=$WORKSPACE/$(sed -n 's#^cd "${WORKSPACE:-workspace}/\(.*\)" || exit$#\1#p' <<<"$COMMAND")
+  FOLDER=$(WORKSPACE=$WORKSPACE bash -c "printf %s $(sed -n 's/^cd \(.*\) || exit$/\1/p' <<<"$COMMAND")")
   PREFLIGHT_COMMAND=(preflight --profile "$PROFILE" --recipe "$RECIPE" "${ASKED[@]}" --workspace "$WORKSPACE"
     --python "$(command -v python3)" "${ACCEPTED[@]}")
 }
@@ -149,8 +148,10 @@ absolute() {
 
 print_plan() {
   check_paths_aloud
+  local trees=''
+  [[ -z $ON_PATH ]] || trees=$(trees_of "$WORKSPACE" "${UPSTREAMS[@]}") || true
   # shellcheck disable=SC2016
-  [[ -z $ON_PATH ]] || printf 'export PYTHONPATH=%q${PYTHONPATH:+:$PYTHONPATH}\n' "$(trees_of "$WORKSPACE")"
+  [[ -z $trees ]] || printf 'export PYTHONPATH=%q${PYTHONPATH:+:$PYTHONPATH}\n' "$trees"
   [[ -z ${PATCHCTL_RELEASE-} ]] || printf 'export PATCHCTL_RELEASE=%q\n' "$PATCHCTL_RELEASE"
   if [[ -n $PREFLIGHT ]]; then printf 'patchctl' && printf ' %q' "${PREFLIGHT_COMMAND[@]}" && echo ' || exit'; fi
   # Only what is known now is quoted; a cluster that is not there yet is the script's own HEAD.

@@ -3,13 +3,13 @@
 
 # use_trees NAME...: puts the workspace's trees on PYTHONPATH; each has to be there.
 use_trees() {
-  local name found=''
+  local name trees
   for name in "$@"; do
-    [[ -d $WORKSPACE/$name ]] || wrong_use "$WORKSPACE has no $name" "patchctl apply --workspace $WORKSPACE, or --workspace DIR"
-    found+="$WORKSPACE/$name:"
+    tree_of "$WORKSPACE" "$name" >/dev/null ||
+      wrong_use "$WORKSPACE has no $name" "patchctl apply --workspace $WORKSPACE, or --workspace DIR"
   done
-  export PYTHONPATH=$found${PYTHONPATH-}
-  PYTHONPATH=${PYTHONPATH%:}
+  trees=$(trees_of "$WORKSPACE" "$@")
+  [[ -z $trees ]] || export PYTHONPATH=$trees${PYTHONPATH:+:$PYTHONPATH}
 }
 
 # ours MODULE ARGUMENT...: a Python module of this folder, under the training environment's Python.

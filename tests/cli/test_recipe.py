@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from distribution import CLOCK, GREETER, REPO, Made, make_distribution, write_files
+from distribution import CLOCK, GREETER, REPO, Made, git, make_distribution, write_files
 from recipes import with_recipes
 
 LOUD = "manifests/recipes/full/loud.yaml"
@@ -128,6 +128,27 @@ def test_the_command_ends_where_its_folder_is_not(made: Made, tmp_path: Path) ->
     done = ran(made, tmp_path, script, {"WORKSPACE": str(tmp_path / "elsewhere")})
     assert done.returncode != 0
     assert done.stdout == "" and "elsewhere/greeter" in done.stderr
+
+
+def test_the_command_begins_in_the_checkout_that_was_patched_in_place(made: Made, tmp_path: Path) -> None:
+    checkout, ws = tmp_path / "a checkout", tmp_path / "in place"
+    git(tmp_path, "clone", "--quiet", str(made.origins / "greeter"), str(checkout))
+    made.good("apply", "--profile", "full", "--workspace", str(ws), "--in-place", f"greeter={checkout}")
+    command = ("recipe", "command", "full/quiet", "--path", "model=/m", "--workspace", str(ws))
+    script = made.good(*command)
+    assert ran(made, tmp_path, script, {"WORKSPACE": str(ws)}).stdout.splitlines()[0] == str(checkout)
+    assert json.loads(made.good(*command, "--json"))["script"] == script
+
+
+def test_the_command_leaves_nothing_where_a_package_is_installed(made: Made, tmp_path: Path) -> None:
+    """Hydra, for one, writes to the working directory."""
+    ws = tmp_path / "ws"
+    made.good("apply", "--profile", "full", "--workspace", str(ws))
+    state = json.loads((ws / ".patchctl/state.json").read_text())
+    state["trees"]["greeter"] |= {"kind": "into", "folder": str(tmp_path), "record": "greeter-1.dist-info/RECORD"}
+    (ws / ".patchctl/state.json").write_text(json.dumps(state))
+    script = made.good("recipe", "command", "full/quiet", "--path", "model=/m", "--workspace", str(ws))
+    assert ran(made, tmp_path, script).stdout.splitlines()[0] == str(ws)
 
 
 def test_a_path_that_nobody_gave_is_asked_for_when_it_runs(made: Made, tmp_path: Path) -> None:

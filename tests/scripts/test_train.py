@@ -9,6 +9,7 @@ import re
 import shutil
 import signal
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from processes import free_port
 from shells import SCRIPTS, Program, Shell, alive, program, wait_until
 
 from patchctl.language import CHINESE, chosen
+from patchctl.workspace.state import TreeState, WorkspaceState, save_json
 
 ENTRY = """
 # Stands for verl.trainer.main_ppo: says how it was started, and does what ENTRY_DOES says.
@@ -106,6 +108,28 @@ def test_a_workspace_that_is_named_is_imported(run: Training) -> None:
     assert started(program)["env"]["PYTHONPATH"] == "/mine"
     _, plan = run.to_the_end("--workspace", run.shell.folder / "workspace", "--dry-run")
     assert f"export PYTHONPATH={run.shell.folder / 'workspace' / 'verl'}${{PYTHONPATH:+:$PYTHONPATH}}\n" in plan.out
+
+
+def test_trees_that_were_patched_in_place_are_found(run: Training) -> None:
+    """As in an image whose base brings verl: the workspace has no folder of that name. Where --workspace names it, a checkout is imported from where it
+    lies, and an installed package as it is."""
+    workspace, checkout = run.shell.folder / "workspace", run.shell.folder / "a checkout"
+    (workspace / "verl").rename(checkout)
+    (workspace / ".patchctl").mkdir()
+    no_commit = "0" * 40
+    tree = TreeState("into", str(checkout), "any", "sdist", "", no_commit, no_commit, no_commit, no_commit, locked=True)
+
+    def start(tree: TreeState, path: str) -> dict[str, Any]:
+        state = WorkspaceState("qwen3-8b", "/", trees={"verl": tree})
+        save_json(workspace / ".patchctl" / "state.json", state.as_json())
+        code, program = run.to_the_end("--workspace", workspace, PYTHONPATH=path)
+        assert code == 0, program.err
+        return started(program)
+
+    found = start(tree, "/mine")
+    assert found["cwd"] == str(checkout) and found["env"]["PYTHONPATH"] == f"{checkout}:/mine"
+    found = start(replace(tree, record="verl-1.dist-info/RECORD"), str(checkout))
+    assert found["cwd"] == str(workspace) and found["env"]["PYTHONPATH"] == str(checkout)
 
 
 def test_scripts_that_were_copied_without_recipes_say_what_is_missing(run: Training, tmp_path: Path) -> None:

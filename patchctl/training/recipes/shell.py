@@ -5,11 +5,15 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from patchctl.errors import WrongUse
 from patchctl.terminal.text import one_line
 from patchctl.training.recipes.grammar import BadElement, element
 from patchctl.training.recipes.resolve import RecipeRun, Resolved
+
+if TYPE_CHECKING:
+    from patchctl.workspace.state import TreeState
 
 # What Hydra's grammar takes in a value without quotes; commas and brackets make lists and choices there.
 _PLAIN = re.compile(r"[A-Za-z0-9_./@%*+-][A-Za-z0-9_./:@%*+-]*")
@@ -41,13 +45,28 @@ def literal(setting: Resolved, run: RecipeRun) -> str:
     return run.path(setting.path) or f"${run.paths[setting.path].variable}"
 
 
-def command_lines(run: RecipeRun) -> list[str]:
-    """The command as a shell script: the working directory, the module, one override a line."""
-    folder = f"{run.entry.upstream}/{run.entry.folder}" if run.entry.folder else run.entry.upstream
-    lines = [*_comments(run), f'cd "${{WORKSPACE:-workspace}}/{folder}" || exit']
+def command_lines(run: RecipeRun, tree: TreeState | None = None) -> list[str]:
+    """The command as a shell script: the working directory, the module, one override a line.
+
+    Args:
+        tree: the entry module's upstream in the workspace at hand, if there is one.
+    """
+    lines = [*_comments(run), f"cd {_working_directory(run, tree)} || exit"]
     words = [f"python3 -m {run.entry.module}", f"--config-name={run.entry.config}"]
     words += [override_word(key, setting, run) for key, setting in run.overrides.items()]
     return [*lines, *_continued([*words, '"$@"'])]
+
+
+def _working_directory(run: RecipeRun, tree: TreeState | None) -> str:
+    """The upstream's tree, quoted for the shell. Where the package is patched in place it is that checkout, or for an installed one, in whose
+    folder a run should leave nothing behind, the workspace: Python finds it from anywhere.
+    """
+    below = f"/{run.entry.folder}" if run.entry.folder else ""
+    if tree is None or tree.kind == "managed":
+        return f'"${{WORKSPACE:-workspace}}/{run.entry.upstream}{below}"'
+    if tree.record and not below:
+        return '"${WORKSPACE:-workspace}"'
+    return shlex.quote(tree.folder + below)
 
 
 def override_word(key: str, setting: Resolved, run: RecipeRun) -> str:

@@ -22,6 +22,7 @@ from patchctl.training.recipes.types import DataSet, EntryModule
 
 if TYPE_CHECKING:
     from patchctl.terminal.text import Style
+    from patchctl.workspace.state import TreeState
 
 
 @dataclass(frozen=True)
@@ -119,9 +120,9 @@ class CommandOutput(_OfRecipe):
     script: Annotated[str, Doc("shell script that is printed without `--json`")]
 
 
-def command_output(run: RecipeRun) -> CommandOutput:
+def command_output(run: RecipeRun, tree: TreeState | None = None) -> CommandOutput:
     """Return the command. `overrides` are for an argument list: they are not quoted for a shell."""
-    entry, script = run.entry, "\n".join(command_lines(run)) + "\n"
+    entry, script = run.entry, "\n".join(command_lines(run, tree)) + "\n"
     overrides = [override_text(key, setting, run) for key, setting in run.overrides.items()]
     started = (entry.upstream, entry.folder or ".", entry.module, entry.config)
     return CommandOutput(*_named(run), *started, overrides, _paths(run), _limits(run), script)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from patchctl.cli.app import App, complete_profile, json_option, release_option, verbose_option
+from patchctl.cli.app import App, complete_profile, json_option, release_option, verbose_option, workspace_option
 from patchctl.cli.tool_verbs import run_script
 from patchctl.errors import DONE, FINDINGS
 from patchctl.training.verbs.options import (
@@ -20,6 +20,8 @@ from patchctl.training.verbs.options import (
 )
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from patchctl.training.recipes.resolve import RecipeRun
 
 
@@ -107,14 +109,15 @@ def show(app: App, arguments: RecipeArguments, verbose: bool, as_json: bool) -> 
 @recipe_argument
 @profile_of_recipe
 @recipe_overrides
+@workspace_option
 @json_option("patchctl.training.report.recipes:CommandOutput")
 @click.pass_obj
-def command_(app: App, arguments: RecipeArguments, as_json: bool) -> None:
+def command_(app: App, arguments: RecipeArguments, workspace: Path, as_json: bool) -> None:
     """Print the exact command: working directory, entry module, one override a line, quoted for the shell.
 
     Paths that are not given are read from variables (MODEL_PATH, TRAIN_FILE, ...) when it runs, and refused by name where
-    they are not set. WORKSPACE is the folder that `patchctl apply` wrote [default: workspace]. Arguments of the printed
-    script come last, so that they win.
+    they are not set. WORKSPACE is the folder that `patchctl apply` wrote [default: workspace]; where --workspace was
+    patched in place, the script begins in the tree that it names. Arguments of the printed script come last, so that they win.
 
     Exit code 2 for a recipe that breaks a rule.
 
@@ -125,9 +128,11 @@ def command_(app: App, arguments: RecipeArguments, as_json: bool) -> None:
     """
     from patchctl.training.recipes.shell import command_lines
     from patchctl.training.report.recipes import command_output
+    from patchctl.workspace.state import load_state
 
-    run = RecipeBook(app).valid_run(arguments)
-    app.emit("recipe.command", command_output(run), lambda _: command_lines(run), as_json)
+    run, state = RecipeBook(app).valid_run(arguments), load_state(workspace)
+    tree = state.trees.get(run.entry.upstream) if state else None
+    app.emit("recipe.command", command_output(run, tree), lambda _: command_lines(run, tree), as_json)
 
 
 @command.command("env", short_help="Print the environment variables.")
