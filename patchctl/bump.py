@@ -207,6 +207,9 @@ def moved_apart(drifting: Drifting, stacks: Mapping[str, Stack], moves: Sequence
             continue  # before its source is fetched
         named = named_by(drifting, stack, to.get(name))
         own = f"{name} {to.get(name) or pinned_as(stack)}"
+        if name in to and not named:  # an archive may lack the file
+            others = [other for other in companions.revisions if other in stacks]
+            found.append(f"{own} names none of {', '.join(others)} in {companions.file}: look up which go with it")
         for other, revision in named.items():
             if other not in stacks or not {name, other} & to.keys():
                 continue
@@ -245,10 +248,11 @@ def _check_available(drifting: Drifting, stack: Stack, revision: str) -> None:
 
 def arrived_stack(dist: Distribution, move: StackMove, name: str | None) -> Stack | None:
     """Return the stack of a move that has its patches already: the one `name`, whose rebase was begun, or that of a bump before."""
-    stack = dist.stacks.get((move.upstream, name or move.to.removeprefix(f"{move.upstream}/")))
-    if stack is None or stack.name == move.stack:
-        return None
-    return stack if stack.patches or stack.extends or stack.dropped or stack.postponed else None
+    to = move.to.removeprefix(f"{move.upstream}/")
+    of_archive = release_prefix(dist.stack(move.upstream, move.stack), dist.upstream(move.upstream)) + to
+    stacks = [dist.stacks.get((move.upstream, one)) for one in ([name] if name else [to, of_archive])]
+    stack = next((one for one in stacks if one is not None and one.name != move.stack), None)
+    return stack if stack and (stack.patches or stack.extends or stack.dropped or stack.postponed) else None
 
 
 def check_places(dist: Distribution, state: BumpState) -> None:

@@ -133,6 +133,13 @@ def test_what_moves_without_its_pair_is_told(made: Made) -> None:
     assert found["apart"] == [told] and f"- {told}\n" in Path(found["report"]).read_text()
 
 
+def test_a_source_without_the_file_that_names_the_others_is_told(made: Made) -> None:
+    """As archives of the package index lack the Dockerfiles of their repositories."""
+    goes_on(made, "clock", "v3", {"Dockerfile": None})
+    told = "clock v3 names none of greeter in Dockerfile: look up which go with it"
+    assert begin(made, "--dry-run", code=0)["apart"] == [told]
+
+
 def test_what_a_bump_cannot_write_is_named(made: Made) -> None:
     both_go_on(made)
     write_files(made.root, {"patches/greeter/v1/polite/0009-feature-polite.patch": "left by an edit\n"})
