@@ -87,6 +87,11 @@ patchctl() {
   fi
 }
 
+# override KEY: its number in COMMAND, which `patchctl recipe command` printed.
+override() {
+  sed -n "s/^ *$1=\([0-9]*\) .*/\1/p" <<<"$COMMAND"
+}
+
 # of_release RELEASE SECTION KEY: what its manifest says, or that of the release which it extends; nothing where none does.
 of_release() {
   local at=$1 found folder

@@ -347,10 +347,10 @@ compare_environment() {
 
 # How many nodes: said, or counted in --hosts, or the recipe's; on top of a recipe's come those that its engines have to themselves.
 recipe_nodes() {
-  local command engines=''
+  local COMMAND engines=''
   TRAINERS=$NODES
   if [[ -n $RECIPE ]]; then
-    command=$(patchctl recipe command ${PROFILE:+--profile "$PROFILE"} ${NODES:+--nodes "$NODES"} "$RECIPE" "${ASKED[@]}")
+    COMMAND=$(patchctl recipe command ${PROFILE:+--profile "$PROFILE"} ${NODES:+--nodes "$NODES"} "$RECIPE" "${ASKED[@]}")
     engines=$(override actor_rollout_ref.rollout.nnodes)
     if [[ -n $NODES || -z $COUNT ]]; then
       NODES=$(($(override trainer.nnodes) + ${engines:-0}))
@@ -359,11 +359,6 @@ recipe_nodes() {
     fi
   fi
   NODES=${NODES:-${COUNT:-1}}
-}
-
-# override KEY: its number in the command.
-override() {
-  sed -n "s/^ *$1=\([0-9]*\) .*/\1/p" <<<"$command"
 }
 
 stop() {

@@ -91,11 +91,6 @@ read_recipe() {
     --python "$(command -v python3)" "${ACCEPTED[@]}")
 }
 
-# override KEY: its number in the command.
-override() {
-  sed -n "s/^ *$1=\([0-9]*\) .*/\1/p" <<<"$COMMAND"
-}
-
 # RAY_ADDRESS as the driver gets it; `local` is Ray's word for a cluster of its own.
 find_cluster() {
   local state=${PATCHCTL_RAY_STATE_DIR:-${TMPDIR:-/tmp}/patchctl-ray-$UID}/address

@@ -111,8 +111,7 @@ def test_a_workspace_that_is_named_is_imported(run: Training) -> None:
 
 
 def test_trees_that_were_patched_in_place_are_found(run: Training) -> None:
-    """As in an image whose base brings verl: the workspace has no folder of that name. Where --workspace names it, a checkout is imported from where it
-    lies, and an installed package as it is."""
+    """As in an image whose base brings verl. --workspace imports a checkout from where it lies, and an installed package as it is."""
     workspace, checkout = run.shell.folder / "workspace", run.shell.folder / "a checkout"
     (workspace / "verl").rename(checkout)
     (workspace / ".patchctl").mkdir()
