@@ -33,7 +33,7 @@ SUITES = REPO / "tests" / "upstream_suites"
 sys.path.insert(0, str(SUITES))
 
 from evidence import Comparison, Difference, base_trees, count, programs, revisions, write  # noqa: E402  (see the line above)
-from suite_runs import Run, Suite, Switch, load_suites, missing, run_suite, switched_on  # noqa: E402
+from suite_runs import Run, Suite, Switch, carried, load_suites, missing, run_suite, switched_on  # noqa: E402
 from unpatched import Unpatched  # noqa: E402
 
 RERUNS = 3
@@ -149,9 +149,10 @@ def compare(
     What is `kept` of the unpatched side is run there only if the patched side gives something else. With a switch its
     feature is on in the patched tree; a variable is given to both sides, and nothing in the unpatched one reads it.
     """
-    result = Comparison(suite.name, suite.upstream, suite.args, suite.deselect, switch.feature if switch else "")
-    result.ranks, result.edited = suite.procs, suite.edited
     reasons = {side: missing(suite, trees) for side, trees in sides.items()}
+    suite, absent = carried(suite, sides["base"])
+    result = Comparison(suite.name, suite.upstream, suite.args, suite.deselect, switch.feature if switch else "")
+    result.ranks, result.edited, result.absent = suite.procs, suite.edited, absent
     if any(reasons.values()):
         result.skipped = "; ".join(f"{side}: {reason}" for side, reason in reasons.items() if reason)
         return result
@@ -217,6 +218,7 @@ def summary(one: Comparison) -> str:
     counts = [", ".join(f"{number} {name}" for name, number in side.items()) for side in (one.base, one.patched)]
     unpatched = f"{counts[0]} (on record)" if one.kept else counts[0]
     lines = [f"{one.status}: {one.title}: unpatched {unpatched}; patched {counts[1]}"]
+    lines += [f"    not in the tree: {folder}" for folder in one.absent]
     lines += [f"    {text}" for text in one.problems]
     for diff in one.differences:
         if diff.expected:

@@ -61,6 +61,7 @@ class Comparison:
     differences: list[Difference] = field(default_factory=list)
     ranks: int = 1
     edited: dict[str, str] = field(default_factory=dict)  # file of the tests -> why it is changed, on both sides
+    absent: list[str] = field(default_factory=list)  # folders of tests that the tree does not carry
     kept: bool = False  # the unpatched tree was not run: the patched one gave what is on record for it
 
     @property
@@ -174,6 +175,7 @@ def _besides(one: Comparison) -> str:
 def _section(one: Comparison) -> list[str]:
     ranks = f", in {one.ranks} ranks" if one.ranks > 1 else ""
     lines = ["", f"## {one.title}", "", f"`pytest {' '.join(one.pytest_args)}`{ranks}", ""]
+    lines += [f"- not in the tree, and not run: `{folder}`" for folder in one.absent]
     lines += [f"- edited on both sides: `{file}`: {reason}" for file, reason in one.edited.items()]
     lines += [f"- not run: `{test}`: {reason}" for test, reason in one.deselected.items()]
     lines += [f"- {problem}" for problem in one.problems]

@@ -7,7 +7,7 @@ import shutil
 import sys
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +66,7 @@ class Suite:
     timeout: float = 600.0
     one_at_a_time: bool = False
     slow: bool = False
+    partial: bool = False
     switches: list[Switch] = field(default_factory=list)
     added: dict[str, Path] = field(default_factory=dict)
 
@@ -129,11 +130,23 @@ def switched_on(trees: Path, upstream: str, switch: Switch, scratch: Path) -> Pa
     return scratch
 
 
+def carried(suite: Suite, trees: Path) -> tuple[Suite, list[str]]:
+    """The suite with those of its tests that a tree carries, where it may be `partial`, and what was left out."""
+    if not suite.partial:
+        return suite, []
+    tests = [one for one in suite.args if not one.startswith("-")]
+    absent = [one for one in tests if not (trees / suite.upstream / one).exists()]
+    return replace(suite, args=[one for one in suite.args if one not in absent]), absent
+
+
 def missing(suite: Suite, trees: Path) -> str:
     """Why the suite cannot run on these trees; empty when it can."""
     for name in suite.upstreams:
         if not (trees / name).is_dir():
             return f"no tree of {name}"
+    some, _ = carried(suite, trees)
+    if any(not one.startswith("-") for one in some.args):
+        suite = some
     paths = [*suite.copy, *(one for one in suite.args if not one.startswith("-"))]
     absent = [one for one in paths if not (trees / suite.upstream / one.partition("::")[0]).exists()]
     # What lies in a folder that is absent need not be named.

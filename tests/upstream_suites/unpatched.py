@@ -57,7 +57,9 @@ class Unpatched:
             file.relative_to(SUITES.parents[1]).as_posix(): hashlib.sha256(file.read_bytes()).hexdigest()
             for file in files
         }
-        asked = {key: value for key, value in asdict(suite).items() if key not in ("switches", "timeout", "slow")}
+        asked = {
+            key: value for key, value in asdict(suite).items() if key not in ("switches", "timeout", "slow", "partial")
+        }
         return _digest([asked, [self._trees[name] for name in suite.upstreams], made, self._environment])
 
 

@@ -168,6 +168,21 @@ def test_absent_tree_or_tests_are_skipped_with_the_reason(
     assert "base: no tree of thing" in capsys.readouterr().out
 
 
+def test_of_a_partial_tree_what_is_there_is_run(
+    script: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    suites = SUITES.replace("args: [tests]", "args: [tests/test_it.py, tests/of_another_form]\n    partial: true")
+    (tmp_path / f"suites-{FIRST}.yaml").write_text(suites)
+    assert run(script, tmp_path) == 0
+    assert "unpatched 1 failed, 3 passed; " in (said := capsys.readouterr().out)
+    assert "    not in the tree: tests/of_another_form\n" in said
+    assert "not run: `tests/of_another_form`\n" in (tmp_path / "out/upstream-suites-2001.02.md").read_text()
+    for side in ("base", "patched"):
+        (tmp_path / side / "thing/tests/test_it.py").unlink()
+    assert run(script, tmp_path) == 1
+    assert "the tree of thing carries no tests/test_it.py, tests/of_another_form\n" in capsys.readouterr().out
+
+
 def test_unknown_suite_names_the_known_ones(
     script: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
