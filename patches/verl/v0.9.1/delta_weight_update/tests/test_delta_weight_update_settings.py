@@ -78,6 +78,12 @@ def test_other_checkpoint_engines_are_as_upstream_has_them(upstream: Upstream, t
     assert "delta_checkpoint_engine: No module named 'cupy'" in said
 
 
+@pytest.mark.off
+def test_a_worker_asks_its_engine_alone_what_kind_it_is(upstream: Upstream) -> None:
+    found = upstream.run("probe_delta_other_engine.py", **NPU)
+    assert found == [None, 17, ["weight of step 17"], {"wire_format": "named_tensors"}]
+
+
 @pytest.mark.misuse
 def test_what_is_not_covered_is_refused_before_ray_starts(upstream: Upstream) -> None:
     fits = [FITS, ON, MEGATRON, [*FITS, f"{ROLLOUT}.name=sglang"]]
