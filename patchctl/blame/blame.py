@@ -27,8 +27,8 @@ from patchctl.doc import Doc, Spread
 from patchctl.errors import DoesNotApply, PatchctlError, SourceUnavailable, WrongUse
 from patchctl.git.catfile import ObjectReader
 from patchctl.git.objects import object_id
-from patchctl.given import regular_file
 from patchctl.manifest.distribution import Distribution
+from patchctl.os_errors import regular_file
 from patchctl.patch.hunks import apply_change, split_lines
 from patchctl.source.types import SourceOptions
 from patchctl.source.upstream_releases import RevisionTree, UpstreamReleases

@@ -319,7 +319,7 @@ def blame_command(
 
 
 def _traceback_of(name: str) -> str:
-    from patchctl.given import named_file
+    from patchctl.os_errors import named_file
 
     try:
         data = sys.stdin.buffer.read() if name == "-" else named_file(Path(name))

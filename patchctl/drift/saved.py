@@ -18,9 +18,9 @@ from patchctl.drift.api_diff import ApiChange
 from patchctl.drift.drift import Drifting
 from patchctl.drift.types import ARRIVES, CallerDrift, PatchDrift, ReleaseDrift, StackDrift
 from patchctl.errors import BadManifest, WrongUse
-from patchctl.given import named_file
 from patchctl.manifest.distribution import Distribution
 from patchctl.manifest.typeinfo import BadRecord, parse
+from patchctl.os_errors import named_file
 from patchctl.source.types import SourceOptions
 from patchctl.stack.plan import load_patches
 from patchctl.terminal.progress import Progress
