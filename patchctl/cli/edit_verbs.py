@@ -376,10 +376,10 @@ def import_command(
 
 
 def _author(text: str | None, option: str = "--author") -> tuple[str, str] | None:
-    from patchctl.patch import mailinfo
+    from patchctl.patch.header import read_author
 
     try:
-        return mailinfo.author(text) if text is not None else None
+        return read_author(text) if text is not None else None
     except ValueError as error:
         raise WrongUse(f"{option}: {error}", hint=f"for example {option} 'patchctl <patchctl@localhost>'") from error
 

@@ -16,8 +16,7 @@ from pathlib import Path
 from patchctl.errors import BadPatch
 from patchctl.git.run import GitFailed, git_environment, run_git, scratch_folder
 from patchctl.importing.types import Mail, Message, Notebook
-from patchctl.patch import mailinfo
-from patchctl.patch.header import Header, parse_header, stripspace
+from patchctl.patch.header import Header, ends_message, join_blanks, parse_header, stripspace
 from patchctl.patch.write import render_patch
 
 _FIELD = re.compile(rb"[!-9;-~]+:")
@@ -104,7 +103,7 @@ def _recode(mail: Mail, text: bytes, notes: Notebook) -> bytes:
         re.match(rb"(?i)content-type:.*charset|content-transfer-encoding: *(base64|quoted)", x) for x in lines[:end]
     ):
         return text
-    while end < len(lines) and not mailinfo.ends_message(lines[end]):
+    while end < len(lines) and not ends_message(lines[end]):
         end += 1
     words = b"\n".join(lines[:end])
     try:
@@ -222,11 +221,11 @@ def git_ident(name: str, email: str, date: str) -> tuple[str, str, str]:
 
 
 def _subject(mail: Mail, fields: dict[str, str], notes: Notebook) -> str:
-    subject = mailinfo.join_blanks(fields.get("Subject", ""))
+    subject = join_blanks(fields.get("Subject", ""))
     if subject:
         return subject
     stem = re.sub(r"^\d+[-_. ]*", "", Path(mail.file).stem)
-    made = mailinfo.join_blanks(re.sub(r"[^A-Za-z0-9]+", " ", stem)) or "patch"
+    made = join_blanks(re.sub(r"[^A-Za-z0-9]+", " ", stem)) or "patch"
     notes.mend(mail, mail.first + 1, "subject", "has no subject", f"{made!r}, from the file's name")
     return made
 

@@ -14,8 +14,7 @@ from itertools import compress
 
 from patchctl.errors import BadPatch, Where
 from patchctl.patch.binary import MAX_INFLATED, BinaryChange, parse_binary
-from patchctl.patch.header import Header, parse_header
-from patchctl.patch.mailinfo import splits_mails
+from patchctl.patch.header import Header, parse_header, splits_mails
 from patchctl.patch.names import header_names, parse_moved, parse_name
 
 _HUNK = re.compile(rb"@@ -(\d{1,9})(?:,(\d{1,9}))? \+(\d{1,9})(?:,(\d{1,9}))? @@(?: .*)?$")

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from patchctl.errors import BadPatch
-from patchctl.patch.mailinfo import splits_mails
+from patchctl.patch.header import splits_mails
 from patchctl.patch.parse import parse_patch
 
 pytestmark = pytest.mark.heavy("thousands of patches beside git")
