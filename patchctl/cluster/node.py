@@ -318,7 +318,7 @@ def _applied(facts: NodeFacts, request: Request, dist: Distribution, workspace: 
     from patchctl.workspace.apply import apply_plan, preview
     from patchctl.workspace.current import current_state
     from patchctl.workspace.journal import read_journal
-    from patchctl.workspace.repair_target import repair_marker
+    from patchctl.workspace.tree_repair import repair_marker
 
     options = request.apply
     assert options is not None and request.profile is not None

@@ -31,7 +31,6 @@ from patchctl.workspace.checks import (
     verify_objects,
 )
 from patchctl.workspace.journal import REPAIR, Journal, TreeChange, finish, read_journal, recovery, write_journal
-from patchctl.workspace.repair_target import repair_marker
 from patchctl.workspace.state import FOLDER, SkippedUpstream, TreeState, WorkspaceState, load_state
 from patchctl.workspace.tree_part import (
     TreePart,
@@ -42,6 +41,7 @@ from patchctl.workspace.tree_part import (
     target_files,
     touched_sides,
 )
+from patchctl.workspace.tree_repair import repair_marker
 from patchctl.workspace.trees import STASH_HINT, Sides, Tree
 from patchctl.workspace.workspace_lock import clean_up, drop_own_locks, workspace_lock
 

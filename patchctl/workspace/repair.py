@@ -14,9 +14,19 @@ from typing import Annotated
 from patchctl.doc import Doc, Spread
 from patchctl.errors import LocalEdits, WrongUse
 from patchctl.git.catfile import ObjectReader
-from patchctl.workspace.repair_target import LastKnown, RepairTarget, last_known, repair_marker, repair_targets
 from patchctl.workspace.state import FOLDER, TreeState, WorkspaceState, save_json
-from patchctl.workspace.tree_repair import Backup, TreeRepair, WorkspaceProblem, diagnose, locks
+from patchctl.workspace.tree_repair import (
+    Backup,
+    LastKnown,
+    RepairTarget,
+    TreeRepair,
+    WorkspaceProblem,
+    diagnose,
+    last_known,
+    locks,
+    repair_marker,
+    repair_targets,
+)
 from patchctl.workspace.trees import commit_tree
 from patchctl.workspace.workspace_lock import clean_up, drop_own_locks, workspace_lock
 

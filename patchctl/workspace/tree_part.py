@@ -23,9 +23,9 @@ from patchctl.stack.plan import PlannedStack
 from patchctl.workspace.checks import VerifiedMove, edits_in, settled_marks, verify_objects
 from patchctl.workspace.journal import TreeChange, new_git_dir, new_tree
 from patchctl.workspace.pip_record import keep_record, record_is_ours
-from patchctl.workspace.repair_target import note_tree
 from patchctl.workspace.state import AppliedPatch, LeftOutFeature, TreeState
 from patchctl.workspace.tree_files import TreeFiles
+from patchctl.workspace.tree_repair import note_tree
 from patchctl.workspace.trees import Move, Sides, Tree, commit_tree, sides_of
 
 
