@@ -194,7 +194,7 @@ def _refuse_others(out: Path) -> None:
 @profile_option
 @click.option("--platform", type=click.Choice(PLATFORMS), help="Of which platform [default: this one].")
 @click.option("--elsewhere", is_flag=True, help="What another index than the package index has, which has no digests.")
-@json_option("patchctl.report.generated:RequirementsOutput")
+@json_option("patchctl.report.machine:RequirementsOutput")
 @click.pass_obj
 def requirements_command(app: App, profile: str, platform: str | None, elsewhere: bool, as_json: bool) -> None:
     """Print what a profile runs on, as pip reads it: the lock of its requirements.
@@ -208,7 +208,7 @@ def requirements_command(app: App, profile: str, platform: str | None, elsewhere
     pip install --no-deps --extra-index-url https://download.pytorch.org/whl/cpu/ -r elsewhere.txt
     pip install --no-deps --require-hashes -r lock.txt
     """
-    from patchctl.report.generated import RequirementsOutput
+    from patchctl.report.machine import RequirementsOutput
     from patchctl.requirements.lockfile import read_lock, render, this_platform
     from patchctl.requirements.sets import required_set
 

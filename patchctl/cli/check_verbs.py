@@ -205,7 +205,7 @@ def _workspace(app: App, workspace: Path, *, silent: bool) -> tuple[Path, Report
     "--skip-unavailable", is_flag=True, help="With --check: exit 0 although a stack had no form that could be checked."
 )
 @source_options
-@json_option("patchctl.report.generated:LockOutput")
+@json_option("patchctl.report.machine:LockOutput")
 @click.pass_obj
 def lock_command(
     app: App,
@@ -241,7 +241,7 @@ def lock_command(
     """
     from patchctl.check.pages import write_documents
     from patchctl.cli.generated_pages import generated_pages
-    from patchctl.report.generated import LockOutput
+    from patchctl.report.machine import LockOutput
     from patchctl.stack.locking import lock_stack
 
     dist = app.distribution
@@ -261,11 +261,11 @@ def lock_command(
 
 
 def _requirements(app: App, options: SourceOptions, as_json: bool, *, check: bool) -> int:
-    from patchctl.report.generated import LockOutput, relock_text
+    from patchctl.report.machine import LockOutput, relock_text
     from patchctl.requirements.relock import relock
 
     rows = relock(app.distribution, options, app.progress(as_json), check=check)
-    app.emit("lock", LockOutput(check, (), rows), lambda style: relock_text(rows, check, style), as_json)
+    app.emit("lock", LockOutput(check, (), rows), lambda style: relock_text(rows, style), as_json)
     return FINDINGS if check and any(row.differences for row in rows) else DONE
 
 

@@ -303,4 +303,4 @@ def install_command(
     found = install(workspace, Distribution.load(root, app.cache_folder), options, app.progress(output == "json"))
     data = InstallOutput(workspace, options, found)
     shown = Shown(install_report(found, options), "install")
-    print_findings(app, output, shown, data, lambda style: install_text(found, options, workspace, style))
+    print_findings(app, output, shown, data, lambda style: install_text(found, options, style))

@@ -1,4 +1,4 @@
-"""Text and JSON output of `doctor` and `install`. Computes nothing."""
+"""Text and JSON output of `doctor`, `install`, `lock` and `requirements`. Computes nothing."""
 
 from __future__ import annotations
 
@@ -13,7 +13,11 @@ from patchctl.errors import Tried
 from patchctl.findings import Finding, MachineFinding, Report, looked_at, machine_text, of_machine
 from patchctl.install.install import Installation, InstallOptions
 from patchctl.language import joined, message, translated
+from patchctl.manifest.requirement_types import Override, Platform
 from patchctl.requirements.interpreter import summary
+from patchctl.requirements.lockfile import Locked
+from patchctl.requirements.relock import LockedSet
+from patchctl.stack.locking import LockRow
 from patchctl.terminal.text import visible_line
 
 if TYPE_CHECKING:
@@ -81,7 +85,7 @@ def install_report(found: Installation, options: InstallOptions) -> Report:
     return Report(rows)
 
 
-def install_text(found: Installation, options: InstallOptions, workspace: Path, style: Style) -> Iterator[str]:
+def install_text(found: Installation, options: InstallOptions, style: Style) -> Iterator[str]:
     """Yield one line per package with its location; then what was not installed, and how to undo the install."""
     word = "would install" if options.dry_run else "installed"
     for tree in found.trees:
@@ -105,3 +109,52 @@ def _packages(found: Sequence[PackageDifference], profile: Profile, style: Style
         return
     yield f"packages       {style.note('not as in the lock')} of {profile.name}: {visible_line(summary(found))}"
     yield f"    `patchctl requirements {profile.options}` prints what pip installs"
+
+
+_SHOWN = 12
+
+
+@dataclass(frozen=True)
+class LockOutput:
+    """What `lock` prints. With `--requirements`, no pages are written."""
+
+    check: Annotated[bool, Doc("true with `--check`: nothing was written")]
+    stacks: Annotated[Sequence[LockRow], Doc("stacks that were checked")]
+    requirements: Annotated[Sequence[LockedSet], Doc("with `--requirements`: requirement locks that were checked")]
+    written: Annotated[
+        Sequence[str] | None, Doc("without `--requirements`: pages, tables and schemas written", optional=True)
+    ] = None
+    removed: Annotated[Sequence[str] | None, Doc("without `--requirements`: pages removed", optional=True)] = None
+    findings: Annotated[
+        Sequence[Finding] | None,
+        Doc(
+            "without `--requirements`: findings, as in `verify`; with `--check`, one for each page that would change",
+            optional=True,
+        ),
+    ] = None
+
+
+@dataclass(frozen=True)
+class RequirementsOutput:
+    """What `requirements` prints."""
+
+    profile: Annotated[str, Doc("requested profile")]
+    set: Annotated[str, Doc("requirement set of the profile")]
+    platform: Annotated[Platform, Doc("`x86_64` or `aarch64`")]
+    python: Annotated[str, Doc("Python version that the lock is for")]
+    packages: Annotated[Sequence[Locked], Doc("installed packages, sorted by name")]
+    overrides: Annotated[Sequence[Override], Doc("requirements that resolve conflicts between the trees")]
+
+
+def relock_text(rows: Sequence[LockedSet], style: Style) -> Iterator[str]:
+    """Yield one line per lock, followed by its differences."""
+    for row in rows:
+        word = "written" if row.written else style.bad("differs")
+        word = word if row.differences else style.good("in step")
+        elsewhere = f", {row.elsewhere} of them without digests" if row.elsewhere else ""
+        yield f"{row.name:<12} {row.platform:<8} {word}  {row.packages} packages{elsewhere}"
+        yield from (f"    {line}" for line in row.differences[:_SHOWN])
+        if len(row.differences) > _SHOWN:
+            yield f"    and {len(row.differences) - _SHOWN} more"
+    if not rows:
+        yield "no profile names a set of requirements"
