@@ -24,8 +24,7 @@ from variants import variants
 
 from patchctl.manifest.distribution import Distribution
 from patchctl.manifest.series import feature_of
-from patchctl.training.recipes.arithmetic import number
-from patchctl.training.recipes.conditions import ALL, defaults_for, same
+from patchctl.training.recipes.conditions import ALL, defaults_for, number, same
 from patchctl.training.recipes.keys import FOLDER, read_keys
 from patchctl.training.recipes.read import Recipes, read_recipes
 from patchctl.training.recipes.resolve import RecipeRun, bare, resolve

@@ -26,7 +26,7 @@ from patchctl.training.preflight.memory import (
     stage_weights,
     trains_adapters,
 )
-from patchctl.training.recipes.arithmetic import number
+from patchctl.training.recipes.conditions import number
 
 ROLLOUT = "actor_rollout_ref.rollout"
 ACTOR = "actor_rollout_ref.actor"

@@ -23,7 +23,7 @@ from patchctl.manifest.load import Loaded
 from patchctl.requirements.lockfile import dependencies, imported
 from patchctl.requirements.sets import NamedSet
 from patchctl.stack.patches import StackPatch
-from patchctl.training.recipes.arithmetic import BadExpression
+from patchctl.training.recipes.conditions import BadExpression
 from patchctl.training.recipes.keys import FOLDER, read_keys, unknown_keys
 from patchctl.training.recipes.read import Recipes, read_recipes
 from patchctl.training.recipes.resolve import RecipeRun, resolve

@@ -13,8 +13,7 @@ from patchctl.doc import Doc
 from patchctl.errors import BadManifest, Where, WrongUse
 from patchctl.manifest.diagnostics import InvalidManifest, Problem, did_you_mean, quoted
 from patchctl.manifest.load import Loaded, Positions
-from patchctl.training.recipes.arithmetic import BadExpression, number, whole
-from patchctl.training.recipes.conditions import same
+from patchctl.training.recipes.conditions import BadExpression, number, same, whole
 from patchctl.training.recipes.read import Key, Recipes, parent_of
 from patchctl.training.recipes.types import DataSet, EntryModule, PathParameter, Recipe, Setting
 

@@ -9,8 +9,17 @@ from pathlib import PurePath
 from patchctl.errors import Where
 from patchctl.manifest.diagnostics import did_you_mean
 from patchctl.manifest.load import Loaded
-from patchctl.training.recipes.arithmetic import BadExpression
-from patchctl.training.recipes.conditions import FACT, Facts, defaults_for, misses, names_in, renamed_in, same, true_of
+from patchctl.training.recipes.conditions import (
+    FACT,
+    BadExpression,
+    Facts,
+    defaults_for,
+    misses,
+    names_in,
+    renamed_in,
+    same,
+    true_of,
+)
 from patchctl.training.recipes.resolve import COMMAND_LINE, RecipeRun, Resolved, bare
 from patchctl.training.recipes.types import RecipeRule, Rules
 

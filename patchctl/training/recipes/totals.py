@@ -12,8 +12,7 @@ from fractions import Fraction
 from typing import Annotated
 
 from patchctl.doc import Doc
-from patchctl.training.recipes.arithmetic import BadExpression
-from patchctl.training.recipes.conditions import Facts
+from patchctl.training.recipes.conditions import BadExpression, Facts
 from patchctl.training.recipes.resolve import RecipeRun
 from patchctl.training.recipes.rules import facts_of
 from patchctl.training.recipes.types import Rules

@@ -28,7 +28,7 @@ import yaml
 from practice_documents import FACTS
 from practice_words import spelled, words
 
-from patchctl.training.recipes.arithmetic import BadExpression, evaluate
+from patchctl.training.recipes.conditions import BadExpression, evaluate
 
 _ASSIGNED = re.compile(r"^(?:export )?([A-Za-z_]\w*)=(\S+)", re.MULTILINE | re.ASCII)
 _SUM = re.compile(r"\$\(\((.*)\)\)")

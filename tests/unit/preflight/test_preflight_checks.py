@@ -40,7 +40,7 @@ from patchctl.training.preflight.checks.host import check_host
 from patchctl.training.preflight.checks.ray import controller_of
 from patchctl.training.preflight.checks.software import old_caches
 from patchctl.training.preflight.machine import PROBES, Machine, recorded
-from patchctl.training.recipes.arithmetic import sides
+from patchctl.training.recipes.conditions import sides
 from patchctl.training.recipes.read import read_recipes
 from patchctl.training.recipes.resolve import Given, resolve
 

@@ -6,7 +6,7 @@ from fractions import Fraction
 
 import pytest
 
-from patchctl.training.recipes.arithmetic import (
+from patchctl.training.recipes.conditions import (
     MAX_LENGTH,
     BadExpression,
     compared,

@@ -13,8 +13,7 @@ from patchctl.manifest.types import Named
 from patchctl.terminal.text import one_line
 from patchctl.training.preflight import machine as m
 from patchctl.training.preflight.case import About, Case
-from patchctl.training.recipes.arithmetic import BadExpression
-from patchctl.training.recipes.conditions import Facts, names_in
+from patchctl.training.recipes.conditions import BadExpression, Facts, names_in
 from patchctl.training.recipes.resolve import Resolved
 from patchctl.training.recipes.rules import facts_of, verdict
 from patchctl.training.recipes.types import RecipeRule
