@@ -583,7 +583,7 @@ def test_a_disk_that_is_full_leaves_nothing(
     bring: Import, repo: Repository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The manifest cannot be written, when all patches are at their place already: they go again, folders too."""
-    from patchctl.importing import writing
+    from patchctl.importing import import_patches
 
     one_change(repo)
     (tmp_path / "a.patch").write_bytes(repo.mail())
@@ -591,7 +591,7 @@ def test_a_disk_that_is_full_leaves_nothing(
     def full(file: Path, data: bytes) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(writing, "replace_file", full)
+    monkeypatch.setattr(import_patches, "replace_file", full)
     assert "No space left" in bring(tmp_path / "a.patch", code=7)
     assert "No space left" in bring(tmp_path / "a.patch", "--stack", "zoo/mine", code=7)
     assert not (bring.made.root / "patches/zoo").exists()

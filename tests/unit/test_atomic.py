@@ -244,7 +244,7 @@ ALLOWED = {
     "git/worktree.py:set_refs": _GIT + "; a line is added to the reflog, as git does it",
     "git/worktree.py:write_index": _GIT,
     "importing/import_patches.py:_laid": _SCRATCH,
-    "importing/writing.py:write": "the rename of files that were staged whole; what was moved is taken back when the manifest cannot be",
+    "importing/import_patches.py:write": "the rename of files that were staged whole; what was moved is taken back when the manifest cannot be",
     "install/installable.py:write_submodules": _SCRATCH,
     "install/wheel.py:_write": _SCRATCH,
     "install/wheel.py:write_copy": _SCRATCH,
