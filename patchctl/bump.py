@@ -150,7 +150,7 @@ def next_point(dist: Distribution, old: Release) -> str:
     return f"{month}.{max(points, default=0) + 1}"
 
 
-def check_new(dist: Distribution, old: Release, new: str) -> None:
+def check_new(dist: Distribution, new: str) -> None:
     """Check that the new release can be written. Raises WrongUse."""
     if not shape_of(ReleaseName).takes_text(new):
         raise WrongUse(f"{quoted(new)} is no name of a release", hint="--to YEAR.MONTH or YEAR.MONTH.N")

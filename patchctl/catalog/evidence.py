@@ -80,10 +80,6 @@ class EvidenceRecord:
     mutants: dict[str, Proof] = field(default_factory=dict)
 
 
-def with_tests(record: EvidenceRecord, proof: Proof | None) -> EvidenceRecord:
-    return replace(record, tests=proof)
-
-
 def with_mutant(record: EvidenceRecord, name: str, proof: Proof | None) -> EvidenceRecord:
     rest = {known: one for known, one in record.mutants.items() if known != name}
     return replace(record, mutants=rest if proof is None else {**rest, name: proof})

@@ -85,7 +85,7 @@ def begin(
     dist = app.distribution
     old = dist.release(release) if release else newest_release(dist)
     to = to or next_point(dist, old)
-    check_new(dist, old, to)
+    check_new(dist, to)
     place = None if branch is None or dry_run else _planned_branch(dist, branch or f"bump/{to}")
     stacks = {u: dist.stack(u, name) for u, name in old.stacks.items()}
     options = sources.options()

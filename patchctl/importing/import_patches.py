@@ -34,10 +34,10 @@ from patchctl.git.worktree import create_git_dir
 from patchctl.importing.changes import Foreign, read_diff
 from patchctl.importing.collect import collect, in_order
 from patchctl.importing.mails import check_words, read_mail
-from patchctl.importing.match_base import BaseMatch, Matched, NoBase, PinFiles, Target, describe, find_target, match_all
+from patchctl.importing.match_base import BaseMatch, Matched, NoBase, PinFiles, Target, describe, find_target
 from patchctl.importing.types import ImportFault, ImportRefused, Left, Mail, Message, Notebook, Options
 from patchctl.manifest.distribution import Distribution
-from patchctl.manifest.files import rewrite_list
+from patchctl.manifest.files import rewrite_patches
 from patchctl.manifest.load import loads
 from patchctl.manifest.series import place_of
 from patchctl.manifest.types import Stack
@@ -229,7 +229,7 @@ def _laid(
     way = f"`patchctl edit {name}`, {{command}} there, then `patchctl export {name}`"
     with ObjectReader(store) as reader:
         match = BaseMatch(reader, reader.files(result.tip_tree), options, base.form, way)
-        return _Ground(base, existing, result, store), match, match_all(match, series)
+        return _Ground(base, existing, result, store), match, [match.add(foreign) for foreign in series]
 
 
 def _on_base(target: Target) -> list[str]:
@@ -434,7 +434,7 @@ def write(dist: Distribution, target: Target, folder: Path, exported: Sequence[E
         )
     names = [e.name for e in exported]
     own = names if target.is_new else [*target.stack.patches, *names]
-    wanted = rewrite_list(_base_text(target, manifest), "patches", own)
+    wanted = rewrite_patches(_base_text(target, manifest), own)
     loads(wanted.encode(), Stack, str(file))  # what could not be read again is not written
     with ExitStack() as undo:
         for source, to in pairs:

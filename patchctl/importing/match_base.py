@@ -236,11 +236,6 @@ def _said(found: Stripping) -> str:
     return f"prefix {found.prefix.decode('utf-8', 'backslashreplace')!a} taken off its names, as --strip {found.parts}"
 
 
-def match_all(match: BaseMatch, series: Sequence[Foreign]) -> list[Matched]:
-    """Every patch in order."""
-    return [match.add(foreign) for foreign in series]
-
-
 @dataclass(frozen=True)
 class Candidate:
     """A stack that may be the base of a series."""

@@ -129,7 +129,7 @@ def _said(python: str, args: Sequence[str]) -> str:
     return done.stdout
 
 
-def check_shadows(environment: PythonEnvironment, item: InstallTree, metadata: Metadata, now: Sequence[Import]) -> None:
+def check_shadows(environment: PythonEnvironment, metadata: Metadata, now: Sequence[Import]) -> None:
     """Raise WrongUse if one of the tree's packages is imported from a place that precedes the installed one."""
     old = environment.replaced(metadata.name)
     for package in now:
@@ -284,7 +284,7 @@ def install(workspace: Path, dist: Distribution, options: InstallOptions, progre
         built = list(_build_all(items, modules, environment, options, Path(name), progress))
         before = {b.item.upstream: _imports(b.item, dist, options.python) for b in built}
         for one in built:
-            check_shadows(environment, one.item, one.metadata, before[one.item.upstream])
+            check_shadows(environment, one.metadata, before[one.item.upstream])
         if not options.dry_run:
             progress.note("pip install")
             pip_install(environment, [b.wheel for b in built])

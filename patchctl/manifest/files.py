@@ -184,13 +184,13 @@ def file_bytes(path: Path) -> bytes:
         raise InvalidManifest([Problem(name, 1, 1, "", f"cannot be read: {error.strerror}")]) from None
 
 
-def rewrite_list(text: str, key: str, items: Sequence[str]) -> str:
-    """Return `text` with `items` as the top-level list `key`. Raises WrongUse unless it is a block list."""
+def rewrite_patches(text: str, names: Sequence[str]) -> str:
+    """Return a stack's manifest with `names` as its `patches`. Raises WrongUse unless it is a block list."""
     lines = text.split("\n")
-    found = _block(lines, key)
+    found = _block(lines, "patches")
     if found is None:
-        raise WrongUse(f"the manifest has no block list `{key}:`", hint="write it with one `- item` per line")
-    block = [f"{key}:", *(f"  - {item}" for item in items)] if items else [f"{key}: []"]
+        raise WrongUse("the manifest has no block list `patches:`", hint="write it with one `- item` per line")
+    block = ["patches:", *(f"  - {name}" for name in names)] if names else ["patches: []"]
     return "\n".join([*lines[: found.start], *block, *lines[found.stop :]])
 
 

@@ -192,7 +192,7 @@ class _Diff:
         self.check_pairs(extended, start)
         self.settle_names(change, names, extended, old_name, new_name, start)
         while (line2 := self.peek()) is not None and line2.startswith(b"@@"):
-            change.hunks.append(self.hunk(change))
+            change.hunks.append(self.hunk())
         self.check(change, old_name is not None, extended, start)
         return change
 
@@ -290,7 +290,7 @@ class _Diff:
                 return name[2:]
         return same[0]
 
-    def hunk(self, change: FileChange) -> Hunk:
+    def hunk(self) -> Hunk:
         start = self.at
         match = _HUNK.fullmatch(self.lines[start])
         if match is None:

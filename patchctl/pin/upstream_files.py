@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Annotated
 
+from packaging.utils import canonicalize_name
+
 from patchctl.doc import Doc
 from patchctl.errors import WrongUse
 from patchctl.git.catfile import ObjectReader
@@ -317,11 +319,7 @@ def _provided(dist: Distribution, source: BaseReader, names: Iterable[str]) -> s
     has |= {package.partition(".")[0] for one in dist.upstreams.values() for package in one.packages} | {
         *sys.stdlib_module_names
     }
-    words = {_canonical(word) for path in build_files(source) for word in _WORD.findall(source.text(path))}
-    words |= {_canonical(one.distribution) for one in dist.requirements.values() if one.distribution}
-    required = (n for n in names if any(spelled.format(_canonical(n)) in words for spelled in _SPELLINGS))
+    words = {canonicalize_name(word) for path in build_files(source) for word in _WORD.findall(source.text(path))}
+    words |= {canonicalize_name(one.distribution) for one in dist.requirements.values() if one.distribution}
+    required = (n for n in names if any(spelled.format(canonicalize_name(n)) in words for spelled in _SPELLINGS))
     return {n for n in names if n in has} | {*required}
-
-
-def _canonical(name: str) -> str:
-    return re.sub(r"[-_.]+", "-", name).lower()

@@ -22,7 +22,7 @@ import platform
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 
@@ -38,7 +38,6 @@ from patchctl.catalog.evidence import (
     record_file,
     tests_of,
     with_mutant,
-    with_tests,
     write_record,
 )
 from patchctl.errors import BadManifest, WrongUse
@@ -232,7 +231,7 @@ class Prover:
                 for side, run in (("base", verdict.base), ("patched", verdict.patched))
             }
             proof = self._proof(subject, before, verdict.base.used | verdict.patched.used, results)
-        return self._kept(with_tests(record, proof))
+        return self._kept(replace(record, tests=proof))
 
     def _kept(self, record: EvidenceRecord) -> EvidenceRecord:
         if self.how.keep:

@@ -14,7 +14,7 @@ from patchctl.errors import DONE, MOVES_CLEANLY, SOMEBODY_HAS_TO_WORK, LocalEdit
 from patchctl.git.catfile import ObjectReader
 from patchctl.git.history import commits_between
 from patchctl.manifest.distribution import Distribution
-from patchctl.manifest.files import exclusive_writer, rewrite_list, rewrite_texts
+from patchctl.manifest.files import exclusive_writer, rewrite_patches, rewrite_texts
 from patchctl.manifest.load import loads
 from patchctl.manifest.lock import lock_file
 from patchctl.manifest.series import place_of
@@ -82,7 +82,7 @@ def finish(run: RebaseRun, state: RebaseState) -> RebaseResult:
         state = _note_writing(run, state, stack, target, exported)
         write_stack(target, exported)
         replace_file(dist.stack_file(stack), manifest.encode())
-    ranged = _range_diff(run, state, stack)
+    ranged = _range_diff(run, state)
     own = [load_patch(target / place_of(e.name), dist.root) for e in exported]
     with ObjectReader(folder / ".git") as reader:
         calls = tuple(changed_calls(reader, state.old_commits[-1], [c.id for c in commits], own))
@@ -191,13 +191,13 @@ def _text_of(file: Path) -> str | None:
 
 
 def _manifest(state: RebaseState, names: Sequence[str], unlinted: Mapping[str, str]) -> str:
-    text = rewrite_list(state.manifest, "patches", names)
+    text = rewrite_patches(state.manifest, names)
     for key, texts in (("dropped", state.dropped), ("postponed", state.postponed), ("unlinted", unlinted)):
         text = rewrite_texts(text, key, texts)
     return text
 
 
-def _range_diff(run: RebaseRun, state: RebaseState, stack: Stack) -> Path:
+def _range_diff(run: RebaseRun, state: RebaseState) -> Path:
     """Write git's range-diff of both series beside the work tree; returns its path."""
     old, new = f"{state.old_base}..{state.old_commits[-1]}", f"{state.stages[-1].base}..{state.head}"
     git = work_of(run.place.hidden).git

@@ -125,7 +125,8 @@ def grid(
     last = [tag("tfoot", tag("tr", tag("th", foot[0], scope="row"), *(tag("td", c) for c in foot[1:])))] if foot else []
     top = tag("thead", tag("tr", tag("th", corner, scope="col"), *columns))
     whole = tag("table", tag("caption", title), top, tag("tbody", *body), *last, class_="grid")
-    return scrolling(title, whole, "matrix")
+    # Wider than a small screen, so in a box that scrolls by the keyboard too.
+    return tag("div", whole, class_="scroll matrix", role="region", aria_label=title, tabindex="0")
 
 
 def cell(kind: str, sign: str, words: str = "", more: str | None = None) -> Markup:
@@ -138,8 +139,3 @@ def section(name: str, title: str, *children: str) -> Markup:
     """A part of the page, a landmark with its heading's name."""
     heading = tag("h2", title, id=f"part-{name}-title")
     return tag("section", heading, *children, id=f"part-{name}", aria_labelledby=f"part-{name}-title")
-
-
-def scrolling(label: str, content: str, class_: str) -> Markup:
-    """What is wider than a small screen, in a box that scrolls by the keyboard too."""
-    return tag("div", content, class_=f"scroll {class_}", role="region", aria_label=label, tabindex="0")

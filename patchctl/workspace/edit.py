@@ -28,7 +28,7 @@ from patchctl.git.pack import bring_pack
 from patchctl.git.run import GitFailed, run_git
 from patchctl.git.worktree import Mark, WorkTree, add_exclude, create_git_dir, import_base
 from patchctl.manifest.distribution import Distribution
-from patchctl.manifest.files import rewrite_list
+from patchctl.manifest.files import rewrite_patches
 from patchctl.manifest.types import Stack
 from patchctl.source.obtain import obtain
 from patchctl.source.types import Base, SourceOptions
@@ -434,7 +434,7 @@ def _write_list(manifest: Path, stack: Stack, names: list[str]) -> list[str]:
     if own == stack.patches:
         return []
     text = manifest.read_text(encoding="utf-8")
-    replace_file(manifest, rewrite_list(text, "patches", own).encode())
+    replace_file(manifest, rewrite_patches(text, own).encode())
     return [f"{manifest.name} lists {patch_count(len(own))}"]
 
 

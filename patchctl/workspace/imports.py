@@ -26,6 +26,7 @@ from patchctl.errors import WrongUse
 from patchctl.git.objects import GITLINK, SYMLINK, Files
 from patchctl.language import message, translated
 from patchctl.manifest.distribution import Distribution
+from patchctl.stack.tree_lists import show
 from patchctl.workspace.tree_files import TreeFiles
 
 # Runs in the user's interpreter: finds the packages as `import` would (editable finders included) and imports none.
@@ -173,11 +174,7 @@ def _names(folder: bytes) -> list[bytes]:
 
 
 def _instead(path: bytes, module: bytes) -> str:
-    return message("{path} is imported in place of {module}", path=_text(path), module=_text(module))
-
-
-def _text(path: bytes) -> str:
-    return path.decode("utf-8", "backslashreplace")
+    return message("{path} is imported in place of {module}", path=show(path), module=show(module))
 
 
 def _below(files: Files, inner: str) -> Files:
@@ -201,7 +198,7 @@ def _difference(folder: Path, files: Files, inner: str) -> str | None:
             "another one: {count} of {files} files differ, the first is {first}",
             count=len(other),
             files=len(wanted),
-            first=_text(other[0]),
+            first=show(other[0]),
         )
     hidden = next(shadows(folder, package), None)
     return hidden and _instead(*hidden)
