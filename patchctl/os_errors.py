@@ -164,9 +164,12 @@ def regular_file(file: Path, limit: int = _LARGEST) -> bytes | None:
         handle = os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except (OSError, ValueError):
         return None
+    status = os.fstat(handle)
+    if not stat.S_ISREG(status.st_mode) or status.st_size > limit:
+        os.close(handle)
+        return None
     with os.fdopen(handle, "rb") as content:
-        status = os.fstat(handle)
-        return content.read() if stat.S_ISREG(status.st_mode) and status.st_size <= limit else None
+        return content.read()
 
 
 def named_file(file: Path) -> bytes:

@@ -62,7 +62,7 @@ take() {
 
 # whole OPTION TEXT: a whole number of at least 0.
 whole() {
-  [[ $2 =~ ^[0-9]{1,9}$ ]] || wrong_use "$(text "{1} {2}: a whole number is wanted" "$1" "$2")"
+  [[ $2 =~ ^(0|[1-9][0-9]{0,8})$ ]] || wrong_use "$(text "{1} {2}: a whole number is wanted" "$1" "$2")"
 }
 
 need_command() {

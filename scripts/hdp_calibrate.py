@@ -93,6 +93,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--json", action="store_true", help="one JSON object instead of text")
     args = parser.parse_args(arguments)
     try:
+        if args.tensor_parallel < 1:
+            raise WrongUse(f"--tensor-parallel {args.tensor_parallel}: at least 1")
         packing = load_packing(PACKING)
         cost = costs_of(args, packing)
         found = fit([measured(run, packing, args, cost) for run in args.runs])

@@ -171,7 +171,7 @@ def transformer(path: Path) -> SimpleNamespace:
             moe_ffn_hidden_size=config.get("moe_intermediate_size", config["intermediate_size"]),
             moe_shared_expert_intermediate_size=config.get("shared_expert_intermediate_size"),
         )
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, ZeroDivisionError) as error:
         raise WrongUse(f"{path}: no config.json of a model: {type(error).__name__}: {error}") from None
 
 
@@ -203,8 +203,10 @@ def read_lengths(names: Sequence[str]) -> list[int]:
             raise WrongUse(f"{name}: cannot be read: {error}") from None
         for number, line in enumerate(text.splitlines(), 1):
             for word in re.split(r"[\s,;\[\]]+", line.strip()):
-                if word and not (word.isascii() and word.isdigit() and int(word) > 0):
-                    raise WrongUse(f"{name}:{number}: {word!r} is no number of tokens; one positive integer a sequence")
+                if word and not re.fullmatch("0*[1-9][0-9]{0,8}", word):
+                    raise WrongUse(
+                        f"{name}:{number}: {word[:40]!r} is no number of tokens; one positive integer a sequence"
+                    )
                 found += [int(word)] if word else []
     if not found:
         raise WrongUse(f"{', '.join(names)}: no lengths; one positive integer a sequence")

@@ -5,6 +5,7 @@ CHINESE=(
   ["try: {1}"]="建议：{1}"
   ["{1} wants a value"]="{1} 需要一个值"
   ["{1} {2}: a whole number is wanted"]="{1} {2}：应为整数"
+  ["--path {1}: NAME=PATH is wanted"]="--path {1}：应为 NAME=PATH"
   ["there is no {1} on PATH"]="PATH 中没有 {1}"
   ["patchctl was not found"]="找不到 patchctl"
   ["pip install it, put it on PATH, or set PATCHCTL to its path"]="请用 pip 安装、放到 PATH 中，或将 PATCHCTL 设为它的路径"

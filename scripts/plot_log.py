@@ -123,6 +123,8 @@ def _check_use(args: argparse.Namespace) -> None:
         raise WrongUse(f"--devices {args.devices}: not a number of devices", hint="nodes times devices of a node")
     if args.out and args.out.suffix.lower() not in FORMATS:
         raise WrongUse(f"--out {args.out}: neither .png nor .svg", hint=f"--out {args.out.with_suffix('.png')}")
+    if args.out and args.csv and args.out.absolute() == args.csv.absolute():
+        raise WrongUse(f"--out and --csv are both {args.out}", hint="a file for each")
     for option, file in (("--out", args.out), ("--csv", args.csv)):
         if file is None:
             continue

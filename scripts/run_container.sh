@@ -114,10 +114,12 @@ find_devices() {
 
 # numbers LIST: 0,2-4 as 0 2 3 4, one a line.
 numbers() {
-  local part
+  local part first last
   [[ $1 =~ ^[0-9]+(-[0-9]+)?(,[0-9]+(-[0-9]+)?)*$ ]] || wrong_use "--npus $1: numbers and ranges are wanted, such as 0,1,4-7"
   for part in ${1//,/ }; do
-    seq "${part%-*}" "${part#*-}"
+    first=${part%-*} last=${part#*-}
+    ((10#$first <= 10#$last)) || wrong_use "--npus $1: $part ends before it begins"
+    seq "$((10#$first))" "$((10#$last))"
   done
 }
 

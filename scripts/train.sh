@@ -54,7 +54,7 @@ parse() {
       -h | --help) usage && exit 0 ;;
       -n | --nodes) take NODES "$@" && shift 2 ;;
       --workspace) take WORKSPACE "$@" && ON_PATH=1 && shift 2 ;;
-      --path) take word "$@" && name=${word%%=*} && ASKED+=(--path "$name=$(absolute "$name" "${word#*=}")") && shift 2 ;;
+      --path) take word "$@" && name=${word%%=*} && path_is_named "$word" && ASKED+=(--path "$name=$(absolute "$name" "${word#*=}")") && shift 2 ;;
       --size | --release) take word "$@" && ASKED+=("$1" "$word") && shift 2 ;;
       --head) take HEAD "$@" && shift 2 ;;
       --wait) take WAIT "$@" && shift 2 ;;
@@ -75,6 +75,10 @@ parse() {
   PROFILE=${names[0]} RECIPE=${names[1]}
 }
 
+path_is_named() {
+  [[ $1 == ?*=?* ]] || wrong_use "$(text "--path {1}: NAME=PATH is wanted" "$1")"
+}
+
 # What patchctl says of the recipe. A rule that is broken ends the script here, with patchctl's own words.
 read_recipe() {
   whole --wait "$WAIT"
@@ -82,6 +86,9 @@ read_recipe() {
   WORKSPACE=$(realpath -m -- "$WORKSPACE")
   COMMAND=$(patchctl recipe command --profile "$PROFILE" "$RECIPE" "${ASKED[@]}" --workspace "$WORKSPACE")
   ENVIRONMENT=$(patchctl recipe env --profile "$PROFILE" "$RECIPE" "${ASKED[@]}")
+  # The command begins with `# PROFILE/RECIPE, release NAME: what it does`.
+  TITLE=$(sed -n '1s/^# \([^:, ]*\), release \([^: ]*\):.*/\1@\2/p' <<<"$COMMAND")
+  TITLE=${TITLE:-$PROFILE/$RECIPE}
   TRAINERS=$(override trainer.nnodes) DEVICES=$(override trainer.n_gpus_per_node)
   local engines # nodes of their own, which ray_cluster.sh adds, too
   engines=$(override actor_rollout_ref.rollout.nnodes)
@@ -127,7 +134,7 @@ check_paths() {
     fi
   done < <(variables)
   ((${#missing[@]} == 0)) || die "$WRONG_USE" "$(text "{1} needs paths that are not set:" "$PROFILE/$RECIPE")
-$(printf '%s\n' "${missing[@]}")" "$(text "export NAME=PATH, or --path NAME=PATH (patchctl recipe show -v {1})" "$PROFILE/$RECIPE")"
+$(printf '%s\n' "${missing[@]}")" "$(text "export NAME=PATH, or --path NAME=PATH (patchctl recipe show -v {1})" "$TITLE")"
   [[ -d $FOLDER ]] || die "$WRONG_USE" "$(text "{1}: there is no such folder" "$FOLDER")" \
     "$(text "patchctl apply --profile {1} --workspace D (with the recipe's --release), --workspace D" "$PROFILE")"
 }

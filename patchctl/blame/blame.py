@@ -13,6 +13,7 @@ at the end, and colours are anywhere.
 
 from __future__ import annotations
 
+import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -54,7 +55,9 @@ _PART = re.compile(
     | [DIWEF]\d{4}\ \d\d:\d\d:\d\d\.\d+\s+\d+\ [\w./-]+:\d+\]                        # E0604 12:00:01.000001 7 worker.py:9]
     | [\w./-]+\.(?:py|cc|cpp|go):\d+\]?:?                # executor.py:932]
     | std(?:out|err)\ [FP]                               # of container runtimes
-    | [\w.-]+\[\d+\]:                                    # train[123]:
+    | (?:[\w.-]+\ )?[\w.-]+\[\d+\]:                      # train[123]: of syslog, node1 train[123]: of journalctl
+    | \d{1,6}:(?=\ )                                     # 0: of srun --label
+    | <std(?:out|err)>:                                  # of mpirun --tag-output
     | [\w.-]+[ ]+\|(?=[ ]|$)                             # compose: trainer-1  |
     | [>|]                                               # quotes, exception groups
     | \+(?:-+|\+)
@@ -98,21 +101,54 @@ class Frame:
 def frames(text: str) -> list[Frame]:
     """The frames of all tracebacks in a text, in order. Linear in its length."""
     found: list[Frame] = []
-    lines = [plain(line) for line in text.splitlines()]
+    lines = [line for written in text.splitlines() for line in _unescaped(plain(written))]
     for number, line in enumerate(lines):
         match = _FRAME.search(line)
         if match is None:
             continue
-        below = lines[number + 1] if number + 1 < len(lines) else ""
+        below = _below(lines, number, line[: match.start()])
         function = without_note(match["function"]).rstrip() if match["function"] else None
         found.append(Frame(match["file"], int(match["line"]), function, _said(line[: match.start()], below)))
     return found
+
+
+_ESCAPED = re.compile(r'File \\?"[^"]+", line \d+.*?\\n')
+_PROCESS = re.compile(r"\([^()]*\bpid=[^()]*\)|\[(?:default|rank)\d+\]")
+_MOST_BETWEEN = 64  # lines of other processes
+
+
+def _unescaped(line: str) -> list[str]:
+    """The lines of a text that JSON or repr() has made one of; docker's files have an object a line."""
+    if line.startswith('{"log":'):
+        try:
+            return str(json.loads(line)["log"]).splitlines()
+        except (ValueError, RecursionError):
+            pass
+    return line.replace('\\"', '"').split("\\n") if _ESCAPED.search(line) else [line]
+
+
+def _below(lines: Sequence[str], number: int, before: str) -> str:
+    """The next line of the process that wrote line `number`, which has `before` in front of `File`."""
+    process = _PROCESS.findall(before)
+    if not process:
+        return lines[number + 1] if number + 1 < len(lines) else ""
+    following = lines[number + 1 : number + 1 + _MOST_BETWEEN]
+    return next((x for x in following if x.startswith(before.rstrip(" ")) or _process(x) == process), "")
+
+
+def _process(line: str) -> list[str]:
+    return _PROCESS.findall(line[: len(line) - len(without_prefix(line)[1])])
 
 
 def _said(before: str, below: str) -> str | None:
     """The code below a frame, whose own line has `before` in front of `File`; None if the traceback shows none."""
     count, own = without_prefix(before)
     _, rest = without_prefix(below, count)
+    if own.strip():  # a prefix of no known form, which then is the same in front of the code
+        head = before.rstrip(" ")
+        if not below.startswith(head):
+            return None
+        own, rest = before[len(head) :], below[len(head) :]
     said = without_note(rest).strip()
     # What is no code, the next frame or the error itself, begins no further right.
     is_code = said and _spaces(rest) > _spaces(own)

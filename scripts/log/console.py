@@ -22,6 +22,7 @@ from patchctl.blame.blame import plain, without_note
 
 # More than any line of metrics has. A longer line (a dumped batch) is read in parts, so that memory stays bounded.
 _LONGEST = 1 << 20
+_LONGEST_NAME = 2000  # characters of a metric's, which may hold the separator
 # Not `training/global_step:5 - `, which is a metric; but behind the 1/9 of a progress bar.
 _STEP = re.compile(r"(?<![A-Za-z_/])step:(?P<step>\d{1,15}) - ")
 _MAY_BE_STEP = re.compile(rb"step:\d+ - ")
@@ -175,7 +176,7 @@ def parse_line(text: str, number: int) -> StepLine | None:
     for piece in text[begin.end() : end].split(" - "):
         by_data = (held or piece).startswith(_NAMED_BY_DATA)
         item = (_ITEM if by_data else _PLAIN).fullmatch(held + piece)
-        if item is None and by_data:
+        if item is None and by_data and len(held) < _LONGEST_NAME:
             held += piece + " - "
             continue
         if item is None:

@@ -222,9 +222,10 @@ def test_a_traceback_without_code_is_not_called_another_file(made: Made, ws: Pat
     assert {"shows no code" in r["why"] for r in crashed(made, tmp_path, bare, code=1)} == {True}
 
 
-@pytest.mark.parametrize("name", ["x\0y", "x" * 300, "x/" * 3000 + "y", "pipe", "."])
+@pytest.mark.parametrize("name", ["x\0y", "x" * 300, "x/" * 3000 + "y", "pipe", ".", "folder"])
 def test_no_name_in_a_traceback_is_a_fault_or_waited_for(made: Made, tmp_path: Path, name: str) -> None:
     os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "folder" / "greeter" / "hello.py").mkdir(parents=True)
     for file in (f"{tmp_path}/{name}/greeter/hello.py", f"{tmp_path}/{name}"):
         text = (
             f'  File "{file}", line 1, in f\n    x\n  File "{file}", line 0, in f\n  File "{file}", line {"9" * 5000}\n'

@@ -59,7 +59,9 @@ def test_a_good_node_is_ready(tmp_path: Path) -> None:
     text = real(tmp_path, *BIG, "--machine", str(folder))
     assert text.returncode == 0, text.stdout
     assert "nothing is in the way; 1 more to look at" in text.stdout
-    assert "next: patchctl train qwen3-235b grpo --nodes " in text.stdout
+    (following,) = re.findall(r"(?m)^next: patchctl train qwen3-235b grpo --nodes \d+ --release \S+$", text.stdout)
+    more = real(tmp_path, *BIG, "--size", "batch=512", "--machine", str(folder), "trainer.save_freq=7").stdout
+    assert f"{following} --size batch=512 trainer.save_freq=7\n" in more
     assert "29 of 34,816 tokens" in text.stdout and "OK on 16 devices" not in text.stdout
     assert "OK on 16 devices" in real(tmp_path, *BIG, "--machine", str(folder), "-v").stdout
     found_by_name(real(tmp_path, *BIG, "--machine", str(folder), "--json"), 0)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import shlex
 import shutil
 import subprocess
 from dataclasses import replace
@@ -122,6 +124,32 @@ def test_the_command_gives_every_word_as_it_is(made: Made, tmp_path: Path) -> No
     assert json.loads(made.good("recipe", "command", "full/quiet", "--json"))["overrides"][1:] == words[4:-1]
 
 
+@pytest.mark.parametrize("value", ["'a b'", '"[x"', "''", r"'it\'s'"])
+def test_a_value_in_hydras_own_quotes_keeps_them(made: Made, tmp_path: Path, value: str) -> None:
+    script = made.good("recipe", "command", "full/quiet", "--path", "model=/m", f"greeter.text={value}")
+    assert f"greeter.text={value}" in ran(made, tmp_path, script).stdout.splitlines()
+
+
+def test_a_path_that_is_there_is_that_of_the_folder_of_the_call(made: Made, tmp_path: Path) -> None:
+    """The printed command starts in another folder."""
+    folder = made.cache.parent / "home"  # where the tool is run
+    (folder / "a model").mkdir(parents=True, exist_ok=True)
+    script = made.good("recipe", "command", "full/quiet", "--path", "model=a model")
+    assert f"greeter.model='{folder}/a model'" in ran(made, tmp_path, script).stdout.splitlines()
+    assert "greeter.model=of-a-hub" in made.good("recipe", "command", "full/quiet", "--path", "model=of-a-hub")
+
+
+def test_the_next_command_has_what_was_said(made: Made) -> None:
+    said = ("--size", "prompt=256", "--nodes", "4", "--path", "model=/a b", "greeter.text=it's")
+    shown = made.good("recipe", "show", "full/quiet", *said)
+    (following,) = re.findall(r"(?m)^next: patchctl (preflight .*)", shown)
+    assert shlex.split(following)[-len(said) :] == [*said]
+
+
+def test_rows_may_be_said_of_every_recipe(made: Made) -> None:
+    made.good("recipe", "show", "full/quiet", "--size", "train_rows=1000", "--size", "validation_rows=10")
+
+
 def test_the_command_ends_where_its_folder_is_not(made: Made, tmp_path: Path) -> None:
     """A typing error in WORKSPACE must not start whatever module of that name the current folder has."""
     script = made.good("recipe", "command", "full/quiet", "--path", "model=/m")
@@ -210,6 +238,9 @@ def test_diff_names_what_only_one_has(made: Made) -> None:
         (["recipe", "env", "-p", "plain", "full/loud"], "are of two profiles"),
         (["recipe", "command", "full/loud", "--size", "promt=1"], "no size 'promt'; did you mean 'prompt'?"),
         (["recipe", "command", "full/loud", "--size", "prompt=1.5"], "expected a whole number"),
+        (["recipe", "command", "full/loud", "--size", "prompt=1e99999999"], "expected a whole number"),
+        (["recipe", "command", "full/loud", "greeter.tokens== 1e999"], "no number of this size"),
+        (["recipe", "command", "full/loud", "~greeter.text=x"], "~greeter.text takes a key away"),
         (["recipe", "command", "full/loud", "--path", "modl=/m"], "no path 'modl'; did you mean 'model'?"),
         (
             ["recipe", "command", "full/loud", "--size", "nodes"],
@@ -236,6 +267,10 @@ def test_a_run_that_breaks_a_rule_is_refused_with_what_to_try(made: Made) -> Non
     assert made.patchctl("recipe", "env", "full/loud", "--nodes", "3").returncode == 2
     shown = made.patchctl("recipe", "show", "full/loud", "--nodes", "3")
     assert shown.returncode == 1 and "[tokens-fit]" in shown.stdout
+    assert "the command line: tokens fit the devices" in shown.stdout
+    (hint,) = re.findall("`patchctl (.*?)`", done.stderr)
+    again = made.patchctl(*shlex.split(hint))
+    assert again.returncode == 1 and "[tokens-fit]" in again.stdout
 
 
 KNOWN_KEYS = "".join(

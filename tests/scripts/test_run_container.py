@@ -208,6 +208,7 @@ def test_home_is_not_hidden(shell: Shell, host: Path, target: str) -> None:
         ("image -v here:/there", "SOURCE:TARGET, both from / on"),
         ("image -v /nowhere/at/all:/data", "/nowhere/at/all is not there"),
         ("image --npus 1,x", "--npus 1,x: numbers and ranges are wanted"),
+        ("image --npus 0,3-1", "--npus 0,3-1: 3-1 ends before it begins"),
         ("image --npus 0,77", "not there: /dev/davinci77"),
         ("image --nope", "unknown option --nope"),
         ("image --tool nope", "there is no nope on PATH"),

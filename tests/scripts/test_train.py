@@ -321,6 +321,7 @@ def test_a_dry_run_without_a_cluster_asks_for_it_by_name(run: Training) -> None:
         ("qwen3-8b grpo --nope", "unknown option --nope"),
         ("qwen3-8b grpo --nodes", "--nodes wants a value"),
         ("qwen3-8b grpo --nodes two", "--nodes two: a whole number is wanted"),
+        ("qwen3-8b grpo --path model", "--path model: NAME=PATH is wanted"),
         ("qwen3-8b grppo", "did you mean 'grpo'?"),
         ("qwen3-32b dapo", "no cluster is known for 2 nodes"),
         ("qwen3-8b grpo --workspace nowhere", "nowhere/verl: there is no such folder"),

@@ -147,7 +147,7 @@ class Case:
     def path(self, name: str) -> str | None:
         """Where a path of the recipe lies: by --path, by its variable, or by its default."""
         parameter = self.run.paths[name]
-        return self.run.given_paths.get(name) or (self.environment or {}).get(parameter.variable) or parameter.default
+        return self.run.given.paths.get(name) or (self.environment or {}).get(parameter.variable) or parameter.default
 
     def there(self, path: str) -> Mapping[str, Any] | None:
         """What lies at a path: facts of it, nothing for nothing there, None where nobody looked."""

@@ -97,12 +97,15 @@ def longest(case: Case) -> int:
     return given or (case.number("data.max_prompt_length") or 0) + (case.number("data.max_response_length") or 0)
 
 
+def generated_prompts(case: Case) -> int | None:
+    """The prompts that a step generates for. verl's v1 trainer takes train_batch_size of them, in parts of gen_batch_size."""
+    at_once = None if case.on("trainer.use_v1") else case.number("data.gen_batch_size")
+    return at_once or case.number("data.train_batch_size")
+
+
 def sequences_of_a_rank(case: Case, engine: Engine) -> int | None:
     """How many sequences a data parallel rank of the rollout is given at once; None where the batch is not said."""
-    prompts, samples = (
-        case.number("data.gen_batch_size") or case.number("data.train_batch_size"),
-        case.number(f"{ROLLOUT}.n"),
-    )
+    prompts, samples = generated_prompts(case), case.number(f"{ROLLOUT}.n")
     return -(-prompts * samples * engine.tensor // case.run.engine_devices) if prompts and samples else None
 
 

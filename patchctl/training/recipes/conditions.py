@@ -322,7 +322,9 @@ _FUNCTIONS: Mapping[str, Callable[[list[Fraction]], Fraction]] = {"min": min, "m
 
 
 def number(text: str) -> Fraction | None:
-    """The number that a text is, or None."""
+    """The number that a text is, or None; of one with an exponent of four digits Fraction would make as many zeros."""
+    if re.search(r"[eE][+-]?[0-9_]{4}", text):
+        return None
     try:
         return Fraction(text)
     except (ValueError, ZeroDivisionError):
@@ -383,7 +385,9 @@ def _value(node: ast.expr, lookup: _Lookup) -> Fraction:
     if name is not None:
         return lookup(name)
     if isinstance(node, ast.Constant) and type(node.value) in (int, float):
-        return Fraction(str(node.value))
+        if (found := number(str(node.value))) is not None:
+            return found
+        raise BadExpression(f"{ast.unparse(node)}: no number of this size")
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
         return -_value(node.operand, lookup)
     if isinstance(node, ast.BinOp) and type(node.op) in _OPERATORS:

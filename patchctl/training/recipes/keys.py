@@ -23,7 +23,7 @@ from patchctl.manifest.distribution import Distribution
 from patchctl.manifest.types import Practice
 from patchctl.training.recipes.grammar import BadElement, Element, element, items, unquoted
 from patchctl.training.recipes.resolve import RecipeRun, Resolved, bare
-from patchctl.training.recipes.rules import Broken, Switch
+from patchctl.training.recipes.rules import Broken, Switch, place_of
 
 FOLDER = Path("manifests") / "keys"
 DECLARED = ("value", "null", "mapping", "class", "free")
@@ -271,16 +271,18 @@ def unknown_keys(
         found, hint = fault
         found, hint = _of_practice(bare(written), practice, switches) or (found, hint)
         why = "the framework refuses it, when the cluster is up"
-        where = setting.where or Where(run.positions.file, 1)
-        yield Broken(RULE, "every override is a key of the framework's configuration", found, why, hint, where)
+        yield Broken(
+            RULE, "every override is a key of the framework's configuration", found, why, hint, place_of(run, setting)
+        )
 
 
 def _unknown_word(run: RecipeRun, keys: KnownKeys, written: str, setting: Resolved) -> Iterator[Broken]:
     fault = keys.word_fault(written, setting.value)
     if fault is not None:
         why = "the framework looks it up in its own register, mostly when the cluster is up, and ends"
-        where = setting.where or Where(run.positions.file, 1)
-        yield Broken(WORDS, "every word is one that the framework knows", fault[0], why, fault[1], where)
+        yield Broken(
+            WORDS, "every word is one that the framework knows", fault[0], why, fault[1], place_of(run, setting)
+        )
 
 
 def _of_practice(key: str, practice: Practice | None, switches: Sequence[Switch]) -> tuple[str, str] | None:

@@ -4,6 +4,8 @@ value by value.
 
 from __future__ import annotations
 
+import re
+import shlex
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
@@ -13,12 +15,13 @@ from patchctl.doc import Doc
 from patchctl.errors import BadManifest, Where, WrongUse
 from patchctl.manifest.diagnostics import InvalidManifest, Problem, did_you_mean, quoted
 from patchctl.manifest.load import Loaded, Positions
-from patchctl.training.recipes.conditions import BadExpression, number, same, whole
+from patchctl.training.recipes.conditions import BadExpression, same, whole
 from patchctl.training.recipes.read import Key, Recipes, parent_of
 from patchctl.training.recipes.types import DataSet, EntryModule, PathParameter, Recipe, Setting
 
 COMMAND_LINE = "the command line"
 NODES, PER_NODE, DEVICES = "nodes", "devices_per_node", "devices"
+ROWS = ("train_rows", "validation_rows")  # of a user's own data; a recipe need not know them
 _ROLLOUT = "actor_rollout_ref.rollout"
 _SECTIONS = ("sizes", "environment", "overrides")
 
@@ -67,7 +70,7 @@ class RecipeRun:
     needs: tuple[str, ...]
     data: Mapping[str, DataSet]
     paths: Mapping[str, PathParameter]
-    given_paths: Mapping[str, str]
+    given: Given
     limits: tuple[str, ...]
     """All of them, those that stop a run among them."""
     note: str | None
@@ -128,7 +131,20 @@ class RecipeRun:
 
     def path(self, name: str) -> str | None:
         """Where a path lies, as far as it is known here."""
-        return self.given_paths.get(name, self.paths[name].default)
+        return self.given.paths.get(name, self.paths[name].default)
+
+    @property
+    def title_on_release(self) -> str:
+        return f"{self.title}@{self.release}" if self.release else self.title
+
+    def repeated(self, *without: str) -> str:
+        """What the user said instead of the recipe, as a command is given it again, each word after a blank; no sizes `without`."""
+        words = [
+            f"--nodes {v}" if n == NODES else f"--size {n}={v}" for n, v in self.given.sizes.items() if n not in without
+        ]
+        words += [f"--path {shlex.quote(f'{n}={v}')}" for n, v in self.given.paths.items()]
+        words += [shlex.quote(f"{n}={v}") for n, v in self.given.overrides.items()]
+        return "".join(f" {word}" for word in words)
 
 
 Run = RecipeRun  # the name in tests of patches/, whose bytes the records of proofs hold
@@ -196,7 +212,7 @@ def resolve(recipes: Recipes, profile: str, name: str, given: Given | None = Non
         tuple(merged.needs),
         merged.data,
         merged.paths,
-        dict(given.paths),
+        given,
         tuple(merged.limits),
         recipe.note,
         own.positions,
@@ -254,9 +270,10 @@ def _take_in(into: dict[str, Resolved], section: str, title: str, loaded: Loaded
 def _apply(merged: _Merged, given: Given, own: Loaded[Recipe]) -> None:
     """What the user says comes last."""
     for name, value in given.sizes.items():
-        if name not in merged.sections["sizes"]:
-            raise WrongUse(f"{own.value.name} has no size {quoted(name)}{did_you_mean(name, merged.sections['sizes'])}")
-        if (found := number(value)) is None or found.denominator != 1 or found < 1:
+        known_sizes = {*merged.sections["sizes"], *ROWS}
+        if name not in known_sizes:
+            raise WrongUse(f"{own.value.name} has no size {quoted(name)}{did_you_mean(name, known_sizes)}")
+        if not re.fullmatch(r"[1-9][0-9]{0,11}", value):
             raise WrongUse(f"the size {name} is {quoted(value)}; expected a whole number, 1 or more")
         merged.sections["sizes"][name] = Resolved(value, value, COMMAND_LINE)
     for name in given.paths:
@@ -264,6 +281,9 @@ def _apply(merged: _Merged, given: Given, own: Loaded[Recipe]) -> None:
             raise WrongUse(f"{own.value.name} has no path {quoted(name)}{did_you_mean(name, merged.paths)}")
     overrides = merged.sections["overrides"]
     for key, value in given.overrides.items():
+        if key.startswith("~"):
+            hint = f"a recipe of your own, with `extends: {own.value.name}` and `without: [{key[1:]}]`"
+            raise WrongUse(f"{key} takes a key away, which the command line cannot do", hint=hint)
         known = {bare(k): k for k in overrides}
         overrides[known.get(bare(key), key)] = Resolved(value, value, COMMAND_LINE)
 

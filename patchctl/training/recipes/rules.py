@@ -20,7 +20,7 @@ from patchctl.training.recipes.conditions import (
     same,
     true_of,
 )
-from patchctl.training.recipes.resolve import COMMAND_LINE, RecipeRun, Resolved, bare
+from patchctl.training.recipes.resolve import COMMAND_LINE, DEVICES, NODES, PER_NODE, RecipeRun, Resolved, bare
 from patchctl.training.recipes.types import RecipeRule, Rules
 
 CONFIG = "ppo_trainer"  # what a sample that names no configuration is checked against
@@ -106,10 +106,17 @@ def broken_rules(run: RecipeRun, loaded: Loaded[Rules] | None) -> Iterator[Broke
 
 
 def _place(run: RecipeRun, rule: RecipeRule) -> Where:
-    """Where the first value stands that the rule speaks of; else the recipe's file."""
+    """Where the value stands that breaks the rule: on the command line, if it speaks of one that does, else the first of all."""
     settings = {**run.environment_facts, **{bare(k): v for k, v in run.overrides.items()}, **run.sizes}
     names = [*names_in(rule.must), *(names_in(rule.when) if rule.when else [])]
-    places = (settings[name].where for name in names if name in settings)
+    names += [NODES, PER_NODE] if DEVICES in names else []
+    found = sorted((settings[name] for name in names if name in settings), key=lambda one: one.recipe != COMMAND_LINE)
+    return place_of(run, *found)
+
+
+def place_of(run: RecipeRun, *settings: Resolved) -> Where:
+    """Where the first of these stands that stands somewhere; else the recipe's file."""
+    places = (Where(COMMAND_LINE) if one.recipe == COMMAND_LINE else one.where for one in settings)
     return next((place for place in places if place is not None), Where(run.positions.file, 1))
 
 

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 # What Hydra's grammar takes in a value without quotes; commas and brackets make lists and choices there.
 _PLAIN = re.compile(r"[A-Za-z0-9_./@%*+-][A-Za-z0-9_./:@%*+-]*")
+_QUOTED = re.compile(r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*\"""", re.DOTALL)
 _DOTENV_PLAIN = re.compile(r"[A-Za-z0-9_./:,=@%+-]*")
 
 
@@ -87,7 +88,7 @@ def override_text(key: str, setting: Resolved, run: RecipeRun) -> str:
 
 def hydra_value(text: str) -> str:
     """A value in Hydra's grammar: in quotes where a bare word would mean something else."""
-    if _PLAIN.fullmatch(text):
+    if _PLAIN.fullmatch(text) or _QUOTED.fullmatch(text):
         return text
     if text.startswith(("[", "{")):
         return _container(text)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +14,7 @@ from patchctl.language import joined, message, translated
 from patchctl.terminal.text import abridged, counted, device_count, one_line, visible_line
 from patchctl.training.preflight.checks import AREAS, RELEASE
 from patchctl.training.preflight.readiness import Odd, Readiness
+from patchctl.training.recipes.resolve import NODES
 
 if TYPE_CHECKING:
     from patchctl.terminal.text import Style
@@ -97,7 +99,9 @@ def preflight_text(
     run = case.run
     if not any(f.blocks for f in findings):
         release = f" --release {run.release}" if run.release else ""
-        todo = f"patchctl train {run.profile} {run.name} --nodes {case.nodes}{release}"
+        accepted = dict.fromkeys(f.name for f in findings if f.accepted)
+        more = "".join(f" --accept {shlex.quote(name)}" for name in accepted) + visible_line(run.repeated(NODES))
+        todo = f"patchctl train {run.profile} {run.name} --nodes {case.nodes}{release}{more}"
         yield translated(message("next: {command}", command=todo))
     blocking = [f for f in findings if f.blocks or f.name == RELEASE]
     others = [f for f in findings if f.level != "ok" and f not in blocking]

@@ -249,7 +249,7 @@ def _summary(run: RecipeRun, broken: Sequence[Broken], totals: Totals, style: St
     yield f"  {_checkpoints(totals)}"
     if not broken:
         release = f" --release {run.release}" if run.release else ""
-        yield f"next: patchctl preflight -p {run.profile} -r {run.name}{release}"
+        yield f"next: patchctl preflight -p {run.profile} -r {run.name}{release}{visible_line(run.repeated())}"
 
 
 _NEEDS, _LIMITS = 4, 2
@@ -343,10 +343,6 @@ def _rest_text(run: RecipeRun, style: Style) -> Iterator[str]:
         yield f"  {part}: {_joined(data.name)} (data_source {', '.join(map(visible_line, data.data_source))}){note}"
 
 
-def _on(run: RecipeRun) -> str:
-    return f"{run.title}@{run.release}" if run.release else run.title
-
-
 @dataclass(frozen=True)
 class DiffOutput:
     """What `recipe diff` prints."""
@@ -360,13 +356,13 @@ class DiffOutput:
 
 def diff_output(one: RecipeRun, other: RecipeRun, rows: Sequence[RecipeDifference]) -> DiffOutput:
     """Return the differences, with both names."""
-    return DiffOutput(_on(one), _on(other), rows)
+    return DiffOutput(one.title_on_release, other.title_on_release, rows)
 
 
 def diff_text(one: RecipeRun, other: RecipeRun, rows: Sequence[RecipeDifference], style: Style) -> Iterator[str]:
     """Yield lines with - for the first recipe and + for the second."""
-    yield style(f"--- {_on(one)}", bold=True)
-    yield style(f"+++ {_on(other)}", bold=True)
+    yield style(f"--- {one.title_on_release}", bold=True)
+    yield style(f"+++ {other.title_on_release}", bold=True)
     section = ""
     for row in rows:
         if row.section != section:

@@ -98,7 +98,7 @@ def _request(app: App, run: RecipeRun, plain: Request) -> Request:
     from patchctl.cluster.facts import MachineRequest
     from patchctl.training.verbs.preflight import variables_of
 
-    paths = {n: [run.given_paths.get(n), p.variable, p.default] for n, p in run.paths.items()}
+    paths = {n: [run.given.paths.get(n), p.variable, p.default] for n, p in run.paths.items()}
     start = [run.entry.upstream, *((run.entry.folder,) if run.entry.folder else ())]
     return replace(plain, machine=MachineRequest(sorted(variables_of(app, run)), paths, start))
 

@@ -3,6 +3,7 @@ breaks a rule."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property, wraps
@@ -118,7 +119,7 @@ class RecipeBook:
             lines += [f"{b.where}: {run.title} breaks {b.rule}: {b}" for b in rest]
             more = len(broken) - len(lines)
             lines += [f"... and {more} more rules"] if more else []
-            hint = f"`patchctl recipe show -v {run.title}` tells where each value comes from"
+            hint = f"`patchctl recipe show -v {run.title_on_release}{run.repeated()}` tells where each value comes from"
             raise BadManifest("\n".join(lines), where=first.where, hint=hint)
         return run
 
@@ -130,7 +131,13 @@ def _given(arguments: RecipeArguments) -> Given:
     if arguments.nodes is not None:
         sizes[NODES] = str(arguments.nodes)
     settings = _pairs(arguments.settings, "an override", "trainer.total_epochs=1")
-    return Given(sizes, settings, _pairs(arguments.paths, "--path", "--path model=/data/model"))
+    paths = _pairs(arguments.paths, "--path", "--path model=/data/model")
+    return Given(sizes, settings, {name: _absolute(name, path) for name, path in paths.items()})
+
+
+def _absolute(name: str, path: str) -> str:
+    """Training starts in another folder. A model may also be a name on a hub; checkpoints need not be there yet."""
+    return os.path.abspath(path) if name == "checkpoints" or os.path.exists(path) else path
 
 
 def _pairs(texts: Iterable[str], option: str, example: str) -> dict[str, str]:

@@ -124,7 +124,7 @@ def _machine(
     if folder is not None:
         return recorded(folder)
     here = dict(os.environ)
-    paths = {n: run.given_paths.get(n) or here.get(p.variable) or p.default for n, p in run.paths.items()}
+    paths = {n: run.given.paths.get(n) or here.get(p.variable) or p.default for n, p in run.paths.items()}
     start = (Path.cwd(), workspace.absolute() / run.entry.upstream / (run.entry.folder or ""))
     python = training_python(python)
     request = ProbeRequest(

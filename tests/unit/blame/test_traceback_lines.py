@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
+
 import pytest
 
 from patchctl.blame.blame import Frame, frames
@@ -52,6 +55,13 @@ PREFIXES = [
     "trainer-1  | ",
     "trainer-1  | (TaskRunner pid=7) ",
     "train[123]: ",
+    "Jan  2 03:04:05 node-1 train[123]: ",
+    "0: ",
+    "12: [rank3]: ",
+    "[1,3]<stderr>:",
+    "node-1: ",
+    "+ trainer-0 › main ",
+    "[36m(TaskRunner pid=7)[0m ",
     "> ",
     "> > ",
     "> (TaskRunner pid=7) ",
@@ -100,6 +110,22 @@ def test_prefixes_that_change_from_line_to_line() -> None:
     assert frames(text) == FRAMES
 
 
+def test_lines_of_processes_that_fail_in_lockstep() -> None:
+    one, other = (traceback(f"(WorkerDict pid={pid}) ").splitlines() for pid in (7, 8))
+    text = "".join(f"{line}\n" for pair in zip(one, other, strict=True) for line in pair)
+    assert frames(text) == [frame for frame in FRAMES for _ in (7, 8)]
+
+
+@pytest.mark.parametrize("write", [repr, json.dumps], ids=["repr", "json"])
+def test_a_traceback_that_was_made_one_line(write: Callable[[str], str]) -> None:
+    assert frames(f"ERROR task failed: {write(traceback(''))}\n") == FRAMES
+
+
+def test_dockers_own_files() -> None:
+    lines = traceback("[rank0]: ").splitlines(keepends=True)
+    assert frames("".join(json.dumps({"log": line, "stream": "stderr"}) + "\n" for line in lines)) == FRAMES
+
+
 def test_an_exception_group() -> None:
     text = """  + Exception Group Traceback (most recent call last):
   |   File "/there/a.py", line 1, in <module>
@@ -119,7 +145,18 @@ def test_an_exception_group() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", [" " * 100_000, "(" * 100_000, "[" * 100_000, 'File "' * 50_000, "a-" * 50_000 + "  |", "| " * 50_000]
+    "text",
+    [
+        "(x pid=1) " * 9_000,
+        "\\n" * 50_000,
+        '{"log":' * 9_000,
+        " " * 100_000,
+        "(" * 100_000,
+        "[" * 100_000,
+        'File "' * 50_000,
+        "a-" * 50_000 + "  |",
+        "| " * 50_000,
+    ],
 )
 def test_a_hostile_line_is_read_like_any_other(text: str) -> None:
     line = 'File "/x.py", line 3, in f\n'

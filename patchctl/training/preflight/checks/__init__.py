@@ -133,6 +133,6 @@ def fitting_release(
             release=case.run.release,
             left=left,
         )
-        todo = f"patchctl preflight -p {case.run.profile} -r {case.run.name} --release {name}"
+        todo = f"patchctl preflight -p {case.run.profile} -r {case.run.name} --release {name}{case.run.repeated()}"
         return looked_at("recipe", RELEASE, "warning", what, todo, needed=False)
     return None

@@ -20,7 +20,7 @@ from patchctl.terminal.progress import size_text
 from patchctl.training.preflight import machine as m
 from patchctl.training.preflight.case import About, Case
 from patchctl.training.preflight.machine import available, interfaces, memory_total, mount_of, mounts
-from patchctl.training.preflight.sizes import ACTOR, MEGATRON, ROLLOUT, BadSizes, has_reference
+from patchctl.training.preflight.sizes import ACTOR, MEGATRON, ROLLOUT, BadSizes, generated_prompts, has_reference
 
 INT64, FLOAT32 = 8, 4
 V1 = "trainer.use_v1"  # of verl v0.9.0, whose workers answer nothing: the batch is in TransferQueue
@@ -144,7 +144,7 @@ def _lengths(case: Case) -> Lengths | None:
     prompt, response = case.number("data.max_prompt_length"), case.number("data.max_response_length")
     if not prompts or not samples or prompt is None or not response:
         return None
-    generated = case.number("data.gen_batch_size") or prompts
+    generated = generated_prompts(case) or prompts
     return Lengths(prompts * samples, generated * samples, prompt, response)
 
 
