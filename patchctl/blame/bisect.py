@@ -54,8 +54,8 @@ class BisectRun:
 class Bisected:
     """The order, the runs, and the units that may break the command.
 
-    Usually one unit is broken; more if runs were skipped. None if the command fails without any patch (`reason` base)
-    or succeeds with all of them (`reason` good).
+    Usually one unit is broken; more if runs were skipped. None if the command fails without any patch (`reason` base), cannot tell
+    without any (`untold`), or succeeds with all of them (`good`).
     """
 
     order: tuple[Unit, ...]
@@ -127,8 +127,8 @@ class Bisection:
         low, high = 0, len(self.order)
         if self._run(command, high) != "bad":
             return self._result("good")
-        if self._run(command, low) != "good":
-            return self._result("base")
+        if (without := self._run(command, low)) != "good":
+            return self._result("base" if without == "bad" else "untold")
         skipped: set[int] = set()
         while left := [n for n in range(low + 1, high) if n not in skipped]:
             middle = min(left, key=lambda n: abs(2 * n - low - high))

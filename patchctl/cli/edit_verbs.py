@@ -148,7 +148,7 @@ def export_command(
     """Write the commits of a work tree back to patch files.
 
     What nobody changed stays as it is, byte for byte, on every machine. --check without a work tree builds the stack,
-    turns its commits back into files, and compares. --mbox gives the way out for those without patchctl: `git am
+    turns its commits back into files, and compares. --mbox gives the way out for those without patchctl: `git am --keep-cr
     --committer-date-is-author-date` with the committer patchctl <patchctl@localhost> makes the same commit ids of them.
     --for-upstream FEATURE writes that feature alone, with a mail for each that it requires before it, titles in upstream's form, carried
     files at their places and our trailers left out; LEFT-OUT.txt says what upstream will ask for beside that.
@@ -228,7 +228,7 @@ def _for_upstream(
     with built(app.distribution, stack, patches, options, left_out) as (reader, result):
         titles = app.distribution.upstream(stack.upstream).titles
         made = for_upstream(reader, result, stack.upstream, tests, titles, signer)
-    git_am = "git am --keep-non-patch" if titles else "git am"
+    git_am = "git am --keep-cr --keep-non-patch" if titles else "git am --keep-cr"
     said = f"{wanted.feature} on {stack.upstream} {result.base_commit}, as `{git_am}` takes it. Left out:\n"
     text = said + "".join(f"- {one}\n" for one in made.left_out)
     _write_mails(target, {**made.files, "LEFT-OUT.txt": text.encode()})
@@ -266,7 +266,7 @@ def _mbox(app: App, stack: Stack, target: Path, options: SourceOptions, as_json:
     data = ExportOutput(stack.upstream, stack.name, base=result.base_commit, tip=result.tip_commit, files=list(files))
     lines = [
         f"{len(files)} patches in {target}, on {result.base_commit}",
-        f"`git am` makes {result.tip_commit} of them",
+        f"`git am --keep-cr` makes {result.tip_commit} of them",
     ]
     app.emit("export", data, lambda style: lines, as_json)
     return DONE

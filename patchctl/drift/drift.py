@@ -20,7 +20,7 @@ from typing import TypeVar
 from patchctl.atomic import make_folder, replace_file
 from patchctl.catalog.evidence import Evidence
 from patchctl.drift.api_diff import ApiChange, PatchedSource, Reader, changed_names, written_lines
-from patchctl.drift.file_drift import FileJudge, known_of, renamed, with_commits
+from patchctl.drift.file_drift import FileJudge, FileOutcome, known_of, renamed, with_commits
 from patchctl.drift.types import (
     ARRIVES,
     CONFLICT,
@@ -59,7 +59,7 @@ from patchctl.terminal.progress import Progress
 
 _Row = TypeVar("_Row", PatchDrift, CallerDrift)
 # Raise it when the same files give another verdict.
-ENGINE = 2
+ENGINE = 3
 NO_STACK = "the distribution has no stack of this revision"
 _WORST = (EXACT, MOVED, THREE_WAY, UPSTREAM, UNKNOWN, GONE, CONFLICT)
 
@@ -253,11 +253,12 @@ class Drifting:
     def _patches(self, stack: _Prepared, tree: RevisionTree, form: str) -> Iterator[PatchDrift]:
         ours: dict[bytes, bytes | None] = {}
         moved: dict[bytes, bytes | None] = {}
+        modes: dict[bytes, int] = {}
         for number, patch in enumerate(stack.patches):
             rows: list[FileDrift] = []
             after: dict[bytes, bytes | None] = {}
             for step in stack.steps[number]:
-                row, content = self._file(stack, step, tree, ours | after, moved)
+                row, content = self._file(stack, step, tree, ours | after, moved, modes)
                 if row.state == GONE and form == "sdist" and patch.feature in stack.not_in_sdist:
                     row = FileDrift(row.path, UNKNOWN)  # the pin's own sdist lacks files of this patch too
                 rows.append(row)
@@ -275,6 +276,7 @@ class Drifting:
         tree: RevisionTree,
         ours: Mapping[bytes, bytes | None],
         moved: dict[bytes, bytes | None],
+        modes: dict[bytes, int],
     ) -> tuple[FileDrift, bytes | None]:
         name = path_text(step.path)
         if not step.held:
@@ -288,11 +290,30 @@ class Drifting:
             moved[step.path] = renamed(step.path, step.before, stack.tree, tree)
         target = moved.get(step.path)
         here = ours[step.path] if step.path in ours else tree.read(target or step.path)
+        if step.path not in ours and (entry := tree.entry(target or step.path)) is not None:
+            modes[step.path] = entry.mode
         outcome = self.judge.judge(step.change, step.before, step.after, here)
+        if step.change is not None and step.path in modes and here is not None:
+            outcome = _with_mode(outcome, step.change, step, modes[step.path], here)
+            if step.change.new_mode != step.change.old_mode and step.change.new_mode is not None:
+                modes[step.path] = step.change.new_mode
         state = outcome.state
-        if target is not None and state == EXACT:
-            state = MOVED
+        if target is not None and state == EXACT:  # where upstream moves a file and the patch deletes it, git asks
+            state = CONFLICT if step.after is None else MOVED
         return FileDrift(name, state, path_text(target) if target else None, outcome.hunks), outcome.content
+
+
+def _with_mode(outcome: FileOutcome, change: FileChange, step: _Step, mode: int, here: bytes) -> FileOutcome:
+    """The verdict on a file that upstream has with this mode: the stack function takes that of the patch alone, git's merge the other one
+    of a side that changed it. A patch of the mode alone is for any content."""
+    if change.old_mode is None or step.before is None:
+        return outcome
+    if change.new_mode not in (None, change.old_mode) and step.before == step.after:
+        states = {change.old_mode: EXACT, change.new_mode: UPSTREAM}
+        return FileOutcome(states.get(mode, CONFLICT), content=here)
+    if outcome.state in (EXACT, MOVED) and mode != change.old_mode:
+        return replace(outcome, state=THREE_WAY)
+    return outcome
 
 
 def _together(state: str, rows: Sequence[FileDrift]) -> str:

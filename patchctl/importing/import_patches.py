@@ -267,7 +267,7 @@ def _exported(
     carried = {path for p in ground.existing for path in p.carried}
     with ObjectReader(ground.store) as reader:
         made = export_commits(reader, built.base_tree, commits, [], carried)
-    numbers = [int(name[:4]) for name in stack.patches]
+    numbers = [int(p.file.name[:4]) for p in ground.existing]  # those of the stack that it extends, too
     first = max(numbers, default=0)
     named = [replace(e, name=f"{first + n:04d}{e.name[4:]}") for n, e in enumerate(made, 1)]
     return named, patches
@@ -369,6 +369,10 @@ def feature_name(subject: str, taken: Container[str]) -> str:
     return found
 
 
+# What a stack's manifest says of its own patches, and a new stack on the same pin does not take over.
+_ITS_OWN = frozenset(
+    ["name", "comes_from", "extends", "patches", "replace", "dropped", "postponed", "gains", "unlinted", "note"]
+)
 _PREFIX = ".patchctl-import-"
 _ABANDONED_SECONDS = 3600.0  # of a run on another machine; one that died on this one is known by its process id
 _TOP_LEVEL = re.compile(r"(?m)^(?=[A-Za-z_]+:)")
@@ -465,7 +469,7 @@ def _base_text(target: Target, manifest: str) -> str:
     if not target.is_new:
         return manifest
     blocks = _TOP_LEVEL.split(manifest)
-    kept = [b for b in blocks if not b.startswith(("name:", "patches:", "extends:", "replace:", "note:"))]
+    kept = [b for b in blocks if b.partition(":")[0] not in _ITS_OWN]
     kept[-1] = kept[-1].rstrip("\n") + "\n"
     at = next(i for i, b in enumerate(kept) if b.startswith("upstream:")) + 1
     kept.insert(at, f"name: {target.stack.name}\n")

@@ -224,7 +224,8 @@ class BaseMatch:
 
 def _git_command(foreign: Foreign, *, lost: bool) -> str:
     """What git takes such a file with, in a work tree of the stack: `git am` knows mails alone."""
-    file = shlex.quote(foreign.message.mail.file)
+    file = foreign.message.mail.file
+    file = shlex.quote(os.path.abspath(file) if os.path.exists(file) else file)
     more = " --ignore-whitespace" if lost else ""
     if not _BARE.match(foreign.message.mail.data):
         return f"`git am{more or ' -3'} {file}`"
@@ -252,8 +253,8 @@ class Candidate:
     base_commit: Annotated[bool, Doc("true if a mail's `base-commit:` is the pin", key="named_as_base")]
 
     @property
-    def rank(self) -> tuple[int, int]:
-        return max(self.at_pin, self.at_tip), self.paths
+    def rank(self) -> tuple[int, int, bool]:
+        return max(self.at_pin, self.at_tip), self.paths, self.base_commit
 
     @property
     def name(self) -> str:
@@ -301,7 +302,8 @@ def find_target(
         return Target(like, None, found)
     _check_name(wanted)
     extends = like.name if best.at_tip > best.at_pin else None
-    return Target(replace(like, name=wanted, patches=[], extends=extends, replace={}, note=None), like, found)
+    own = replace(like, name=wanted, patches=[], extends=extends, replace={}, note=None)
+    return Target(replace(own, comes_from=None, dropped={}, postponed={}, gains={}, unlinted={}), like, found)
 
 
 def _check_name(name: str) -> None:
@@ -319,11 +321,14 @@ def _best(found: Sequence[Candidate], any_of_one_pin: bool, dist: Distribution) 
         pin = dist.stacks[best.upstream, best.stack].pin
         rivals = [c for c in rivals if dist.stacks[c.upstream, c.stack].pin != pin]
     table = "\n".join(f"  {line}" for line in (describe(c) for c in ranked[:10]))
-    if best.rank == (0, 0):
+    if best.rank[:2] == (0, 0):
         hint = "--stack UPSTREAM/STACK says where they belong; --strip or --map, where their paths have a prefix"
         raise NoBase(f"no stack has a file that these patches begin with\n{table}", hint=hint)
     if rivals:
-        raise NoBase(f"several stacks have what these patches begin with\n{table}", hint="--stack UPSTREAM/STACK")
+        hint = "--stack UPSTREAM/STACK"
+        if any_of_one_pin:
+            hint = f"`patchctl pin {best.upstream} REVISION --name NAME` makes the stack on one of their pins; then the same import"
+        raise NoBase(f"several stacks have what these patches begin with\n{table}", hint=hint)
     return best
 
 

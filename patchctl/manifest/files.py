@@ -199,8 +199,15 @@ def rewrite_texts(text: str, key: str, texts: Mapping[str, str]) -> str:
     lines = text.rstrip("\n").split("\n")
     last = next((i for i, line in enumerate(lines) if line.startswith("generated:")), len(lines))
     found = _block(lines, key) or range(last, last)
-    own = [f"  {name}: {json.dumps(one, ensure_ascii=False)}" for name, one in texts.items()]
+    own = [f"  {_plain_key(name)}: {json.dumps(one, ensure_ascii=False)}" for name, one in texts.items()]
     return "\n".join([*lines[: found.start], *([f"{key}:", *own] if own else []), *lines[found.stop :], ""])
+
+
+def _plain_key(name: str) -> str:
+    """A feature's name as a key: quoted where YAML reads another value than text."""
+    import yaml
+
+    return name if isinstance(yaml.safe_load(name), str) else json.dumps(name)
 
 
 def _block(lines: Sequence[str], key: str) -> range | None:
@@ -210,9 +217,9 @@ def _block(lines: Sequence[str], key: str) -> range | None:
     if start is None:
         return None
     end = start + 1
-    while end < len(lines) and lines[end].startswith((" ", "-", "#")):
+    while end < len(lines) and (not lines[end].strip() or lines[end].startswith((" ", "-", "#"))):
         end += 1
-    while lines[end - 1].startswith("#"):  # comments before the next key belong to it
+    while not lines[end - 1].strip() or lines[end - 1].startswith("#"):  # what stands before the next key belongs to it
         end -= 1
     return range(start, end)
 

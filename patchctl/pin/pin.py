@@ -39,7 +39,7 @@ _FILES = {
     ".github/workflows/patches.yml": "patches.yml.in",
 }
 UNKNOWN = "NOASSERTION"  # SPDX's word for a licence that no one has looked up
-_IGNORED = "edit/\nworkspace/\n__pycache__/\n"
+_IGNORED = "build/\nedit/\nworkspace/\n__pycache__/\n"
 _ENTRIES = ("manifests", "patches", ".gitignore", *dict.fromkeys(name.partition("/")[0] for name in _FILES))
 _NO_PACKAGES = {"test", "tests", "doc", "docs", "example", "examples", "benchmark", "benchmarks", "scripts", "tools"}
 
@@ -176,9 +176,11 @@ def _said(
     """What the user says where no repository can tell. Raises SourceUnavailable without that."""
     known = commit or (wanted if _COMMIT.fullmatch(wanted) else None)
     if known is None:
-        sdist = "--source sdist" if dist.upstream(like.upstream).sdist else "--sdist PROJECT --source sdist"
-        hint = f"`--mirror {like.upstream}=URL` names another place; `{sdist}` takes the package index's archive"
-        if dist.stacks:  # `init` has none yet
+        archive = "`--source sdist` takes the package index's archive"
+        if not dist.upstream(like.upstream).sdist:  # `init`, which has no stack yet, has an option for it
+            archive = archive.replace("--source", "--sdist PROJECT --source") if not dist.stacks else ""
+        hint = f"`--mirror {like.upstream}=URL` names another place" + (f"; {archive}" if archive else "")
+        if dist.stacks:
             hint += "; `pin --commit ID` says it, and only a repository can prove it"
         raise SourceUnavailable(f"{like.upstream}: no place tells which commit {wanted} is", tried, hint=hint)
     version = version_of(wanted, prefix) if wanted != known else None

@@ -10,7 +10,7 @@ from pathlib import Path
 from patchctl.atomic import replace_file
 from patchctl.catalog.evidence import Evidence
 from patchctl.drift.api_diff import PatchedSource, Reader, changed_names, written_lines
-from patchctl.errors import DONE, MOVES_CLEANLY, SOMEBODY_HAS_TO_WORK, LocalEdits, PatchctlError
+from patchctl.errors import DONE, MOVES_CLEANLY, SOMEBODY_HAS_TO_WORK, LocalEdits
 from patchctl.git.catfile import ObjectReader
 from patchctl.git.history import commits_between
 from patchctl.manifest.distribution import Distribution
@@ -22,12 +22,11 @@ from patchctl.manifest.types import Stack
 from patchctl.rebase.cherry_pick import clear, work_of
 from patchctl.rebase.rebase_state import RebaseRun, RebaseState, Writing, end_state, let_go, new_stack, write_state
 from patchctl.scratch import scratch
-from patchctl.stack.build import StackBuilder
 from patchctl.stack.export import Exported, export_commits, write_stack
 from patchctl.stack.patches import StackPatch, load_patch
 from patchctl.stack.plan import load_patches
 from patchctl.stack.tree_lists import tree_list_file
-from patchctl.workspace.edit import mark_exported, series_digest
+from patchctl.workspace.edit import check_read_back, mark_exported, series_digest
 from patchctl.workspace.trees import commit_tree
 
 SCRATCH = "patchctl-rebase-"
@@ -74,7 +73,7 @@ def finish(run: RebaseRun, state: RebaseState) -> RebaseResult:
     with ObjectReader(folder / ".git") as reader:
         commits = commits_between(folder, final)
         exported = _numbered(export_commits(reader, commit_tree(reader, final), commits, old))
-        _prove(dist, reader, final, commit_tree(reader, state.head), exported)
+        check_read_back(reader, final, commit_tree(reader, state.head), exported)
     manifest = _manifest(state, [e.name for e in exported], {**before.unlinted, **stack.unlinted})
     loads(manifest.encode(), Stack, str(dist.stack_file(stack)))  # what could not be read again is not written
     target = dist.root / "patches" / stack.upstream / stack.name
@@ -153,16 +152,6 @@ def _drop_empty(folder: Path, top: Path) -> None:
 def _numbered(exported: Sequence[Exported]) -> list[Exported]:
     """Number the patches without gaps."""
     return [replace(e, name=f"{n:04d}{e.name[4:]}") for n, e in enumerate(exported, 1)]
-
-
-def _prove(dist: Distribution, reader: ObjectReader, base: str, tree: str, exported: Sequence[Exported]) -> None:
-    """Raise PatchctlError unless the patch files, read as `apply` reads them, give the tree of the commits."""
-    with scratch(SCRATCH) as folder:
-        write_stack(folder, exported)
-        patches = [load_patch(folder / place_of(e.name), dist.root) for e in exported]
-        built = StackBuilder(reader, base, commit_tree(reader, base)).build(patches)
-    if built.tip_tree != tree:
-        raise PatchctlError(f"the patch files give tree {built.tip_tree}, and the commits {tree}; nothing was written")
 
 
 def _note_writing(

@@ -316,6 +316,9 @@ def put_aside(run: RebaseRun, state: RebaseState) -> Path | None:
     folder = run.place.held
     assert folder is not None
     work = work_of(folder)
+    if work.head() != state.head and _is_nothing(folder, work, state):
+        with at_work(work):
+            work.git("reset", "--soft", "--quiet", state.head)
     if work.head() != state.head:
         what = f"{folder} has commits that the rebase does not know"
         raise LocalEdits(what, [str(folder)], hint="`patchctl rebase --continue` takes one; keep others elsewhere")
@@ -331,6 +334,15 @@ def put_aside(run: RebaseRun, state: RebaseState) -> Path | None:
         raise LocalEdits(f"{folder} holds edits that would be lost", others, hint=hint)
     mine = sorted(os.fsencode(p) for p in touched & conflicts.keys() & now.keys())
     return run.store(state).put_aside(work, state.head, mine) if mine else None
+
+
+def _is_nothing(folder: Path, work: WorkTree, state: RebaseState) -> bool:
+    """Whether all that was committed since the stop changes nothing: the answer to a conflict that leaves nothing of the patch."""
+    try:
+        commits = commits_between(folder, state.head)
+    except WrongUse:
+        return False
+    return bool(commits) and commits[-1].tree == work.git("rev-parse", f"{state.head}^{{tree}}").decode().strip()
 
 
 def _check_resolved(folder: Path, work: WorkTree, state: RebaseState) -> None:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 _REASONS = {
     "good": "the command succeeds with every patch, or cannot be told: there is nothing to look for",
     "base": "the command does not succeed without any patch: no patch broke it",
+    "untold": "the command cannot tell without any patch: there is no good run to begin with",
 }
 
 
@@ -134,7 +135,10 @@ class BisectOutput:
     ]
     reason: Annotated[
         str | None,
-        Doc("why no entry breaks it: `good` (succeeds with all patches) or `base` (fails without any); null otherwise"),
+        Doc(
+            "why no entry breaks it: `good` (succeeds with all patches), `base` (fails without any) or `untold` (cannot tell without any);"
+            " null otherwise"
+        ),
     ]
 
 

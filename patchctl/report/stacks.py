@@ -194,7 +194,7 @@ def _stop(run: RebaseRun, state: RebaseState) -> Iterator[str]:
     folder = run.place.folder
     if stop.kind == "empty":
         yield visible_line(f"{stop.feature}: nothing is left of it at {_here(state)}; {stop.reason}")
-        skip = f"{_in_bump(run)}, then patchctl bump --continue" if run.bump else "patchctl rebase --skip"
+        skip = f"{_in_bump(run)}, then patchctl bump --continue" if run.bump else f"{_rebase(run)} --skip"
         yield f"next: {skip}    (takes that as the reason; --reason TEXT gives another)"
         return
     yield f"{stop.feature}: git cannot merge it into {_here(state)}, {len(state.todo) - 1} more to go"
@@ -206,7 +206,14 @@ def _stop(run: RebaseRun, state: RebaseState) -> Iterator[str]:
         yield "next: patchctl bump --continue"
         yield f"or leave the patch out: {_in_bump(run)} --reason TEXT, then patchctl bump --continue"
         return
-    yield "next: patchctl rebase --continue, or --skip --reason TEXT, or --defer --reason TEXT, or --abort"
+    yield f"next: {_rebase(run)} --continue, or --skip --reason TEXT, or --defer --reason TEXT, or --abort"
+
+
+def _rebase(run: RebaseRun) -> str:
+    """The verb for this rebase, which it finds by itself in edit/ and from inside the work tree."""
+    folder, here = run.place.folder.absolute(), Path.cwd()
+    found = folder.parent == here / "edit" or here.is_relative_to(folder)
+    return "patchctl rebase" if found else f"patchctl rebase --dir {shlex.quote(str(folder))}"
 
 
 def _in_bump(run: RebaseRun) -> str:

@@ -403,9 +403,11 @@ class StackBuilder:
                 blob=oid[:12],
                 wanted=change.new_id[:12],
             )
-            raise DoesNotApply(
-                what, where=where, hint=message("the patch was edited by hand: make it again with `patchctl export`")
+            hint = message(
+                "the patch was edited by hand: take the file back from git, and change it"
+                " with `patchctl edit` and `patchctl export`"
             )
+            raise DoesNotApply(what, where=where, hint=hint)
 
     def _write(self, patch: StackPatch, result: _Result, state: _State) -> None:
         if result.path is None or result.entry is None:

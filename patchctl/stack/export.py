@@ -28,6 +28,7 @@ from patchctl.stack.result_cache import StackResult
 # Paths that a trailer can list; other new files stay in the diff.
 _LISTABLE = re.compile(rb"[A-Za-z0-9_][A-Za-z0-9_./+~-]*")
 _TRAILER_ORDER = ("Feature", "Switch", "Requires", "Carries", "Upstream-Status", "Drop-When")
+_OWN = (*_TRAILER_ORDER, "Imported")
 _WANTED = tuple(key for key in _TRAILER_ORDER if key not in ("Requires", "Carries"))
 _TRAILERS_HINT = f"end the commit message with a paragraph of trailers: {', '.join(_WANTED)}"
 
@@ -336,6 +337,8 @@ def for_upstream(
     """
     files: dict[str, bytes] = {}
     named: list[str] = []
+    there: dict[bytes, Side | None] = {}  # what the mails so far leave of files beside the patches'
+    base = reader.files(result.base_tree)
     for number, step in enumerate(result.steps, 1):
         differences = []
         for one in step.touched:
@@ -343,7 +346,10 @@ def for_upstream(
             before, after = (_plain_side(reader, entry, path, step.patch.shown) for entry in (one.before, one.after))
             differences.append(FileDiff(path, before, after))
             named += [one.path] if _names_us(before, after) and one.path not in named else []
-        differences += [FileDiff(path.encode(), None, side) for path, side in _proposed(step.patch).items()]
+        for path, side in ((path.encode(), side) for path, side in _proposed(step.patch).items()):
+            before = there[path] if path in there else _side(reader, base.get(path), path, step.patch.shown)
+            differences += [] if before == side else [FileDiff(path, before, side)]
+            there[path] = side
         header = _signed(_titled(_plain(step.patch.header), step.patch, titles), signer)
         files[f"{number:04d}-{step.patch.feature}.patch"] = render_patch(header, differences)
     *before_it, wanted = [step.patch for step in result.steps]
@@ -351,7 +357,7 @@ def for_upstream(
     unproposed = tests and not _proposed(wanted)
     author = f"{wanted.header.name} <{wanted.header.email}>"
     told = [
-        f"the trailers {', '.join(wanted.header.trailers)}, which are patchctl's",
+        f"the trailers {', '.join(key for key in wanted.header.trailers if key in _OWN)}, which are patchctl's",
         *([] if signer else _UNSIGNED),
         *([] if signer else [f"your name as author, instead of {author}: `git commit --amend --reset-author`"]),
         *([f"tests in upstream's style; ours need patchctl's harness: {', '.join(tests)}"] if unproposed else []),
@@ -403,16 +409,24 @@ def _titled(header: Header, patch: StackPatch, titles: Titles | None) -> Header:
     return replace(header, subject=form.format(area=titles.areas.get(area, area), what=what))
 
 
+def _has_trailers(body: str) -> bool:
+    """Whether the last of several paragraphs is of trailers, as `git am --signoff` looks at it."""
+    last = body.strip("\n").rpartition("\n\n")[2].split("\n")
+    return all(re.match(r"[A-Z][A-Za-z-]*: ", line) for line in last) and not last[0].startswith(("Need:", "Risk:"))
+
+
 def _signed(header: Header, signer: tuple[str, str] | None) -> Header:
     if signer is None:
         return header
     name, email = signer
-    return replace(header, name=name, email=email, body=f"{header.body}\n\nSigned-off-by: {name} <{email}>")
+    gap = "\n" if _has_trailers(header.body) else "\n\n"
+    return replace(header, name=name, email=email, body=f"{header.body}{gap}Signed-off-by: {name} <{email}>")
 
 
 def _plain(header: Header) -> Header:
-    """Return the header without a last paragraph of trailers."""
+    """Return the header without our own trailers."""
     body = header.body.strip("\n").split("\n")
     while header.trailers and body and body[-1].strip():
         body.pop()
-    return replace(header, body="\n".join(body).strip("\n"), trailers={})
+    kept = [f"{key}: {one.value}" for key, found in header.trailers.items() if key not in _OWN for one in found]
+    return replace(header, body="\n".join([*body, *kept]).strip("\n"), trailers={})

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from patchctl.atomic import replace_file
-from patchctl.errors import LocalEdits, SourceUnavailable, WrongUse
+from patchctl.errors import LocalEdits, PatchctlError, SourceUnavailable, WrongUse
 from patchctl.git.catfile import ObjectReader
 from patchctl.git.history import CommitInfo, commits_between
 from patchctl.git.locks import wait_for
@@ -29,11 +29,13 @@ from patchctl.git.run import GitFailed, run_git
 from patchctl.git.worktree import Mark, WorkTree, add_exclude, create_git_dir, import_base
 from patchctl.manifest.distribution import Distribution
 from patchctl.manifest.files import rewrite_patches
+from patchctl.manifest.series import place_of
 from patchctl.manifest.types import Stack
 from patchctl.source.obtain import obtain
 from patchctl.source.types import Base, SourceOptions
+from patchctl.stack.build import StackBuilder
 from patchctl.stack.export import Exported, compare_stack, export_commits, remove_gone, write_stack
-from patchctl.stack.patches import StackPatch
+from patchctl.stack.patches import StackPatch, load_patch
 from patchctl.stack.plan import build_stack, load_patches, missing_files
 from patchctl.stack.result_cache import StackResult
 from patchctl.terminal.progress import Progress, SilentProgress
@@ -48,8 +50,10 @@ _EXPORTED = "patchctl-exported.json"  # newer than what the configuration has of
 
 
 def default_folder(stack: Stack) -> Path:
-    """Where `edit` puts a work tree when nobody says where."""
-    return Path("edit") / f"{stack.upstream}-{stack.name}"
+    """The work tree that the current folder is in, else where `edit` puts one when nobody says where."""
+    here = Path.cwd()
+    around = (one for one in (here, *here.parents) if stack_of(one) == f"{stack.upstream}/{stack.name}")
+    return next(around, Path("edit") / f"{stack.upstream}-{stack.name}")
 
 
 def how_to_export(stack: Stack, folder: Path) -> str:
@@ -416,7 +420,21 @@ def _write(
 def _from_tree(tree: Path, stack: Stack, patches: list[StackPatch]) -> list[Exported]:
     base, commits = read_edit_tree(tree, stack)
     with ObjectReader(tree / ".git") as reader:
-        return export_commits(reader, commit_tree(reader, base), commits, patches)
+        before = commit_tree(reader, base)
+        exported = export_commits(reader, before, commits, patches)
+        check_read_back(reader, base, commits[-1].tree if commits else before, exported)
+    return exported
+
+
+def check_read_back(reader: ObjectReader, base: str, tree: str, exported: Sequence[Exported]) -> None:
+    """Raise PatchctlError unless the patch files, read as `apply` reads them, give the tree of the commits on `base`."""
+    with tempfile.TemporaryDirectory(prefix="patchctl-export-") as scratch:
+        folder = Path(scratch) / "stack"
+        write_stack(folder, exported)
+        patches = [load_patch(folder / place_of(e.name), folder) for e in exported]
+        built = StackBuilder(reader, base, commit_tree(reader, base)).build(patches)
+    if built.tip_tree != tree:
+        raise PatchctlError(f"the patch files give tree {built.tip_tree}, and the commits {tree}; nothing was written")
 
 
 def _from_memory(dist: Distribution, stack: Stack, patches: list[StackPatch], options: SourceOptions) -> list[Exported]:

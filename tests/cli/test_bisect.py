@@ -100,6 +100,9 @@ def test_nothing_to_find(made: Made) -> None:
     assert (found["reason"], len(found["tried"])) == ("good", 1)
     found = bisect(made, "false", code=1)
     assert (found["reason"], len(found["tried"])) == ("base", 2)
+    cannot_tell = "import json, sys; n = json.load(open('.patchctl/state.json'))['trees']['greeter']['patches']; sys.exit(1 if n else 125)"
+    found = bisect(made, sys.executable, "-c", cannot_tell, code=1)
+    assert (found["reason"], found["tried"][-1]["outcome"]) == ("untold", "skipped")
 
 
 def test_the_users_workspace_is_not_touched(made: Made, tmp_path: Path) -> None:

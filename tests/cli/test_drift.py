@@ -160,6 +160,13 @@ def test_moved_says_by_how_many_lines_and_is_not_clean_without_a_proof(made: Mad
     assert rows["typo"]["proof"] == "the distribution has no stack of this revision" and not rows["typo"]["clean"]
 
 
+def test_a_file_that_upstream_made_executable_is_not_as_it_was(made: Made) -> None:
+    """The stack function refuses the patches there."""
+    (made.origins / "greeter/greeter/hello.py").chmod(0o755)
+    release(made, "v2", {})
+    assert states(only(made, "v2", 20)) == ["3way", "3way", "3way", "exact"]
+
+
 def test_lost_names_the_commit_and_what_builds_on_it_is_lost_too(made: Made) -> None:
     release(made, "v2", {"README.md": "greeter two\n"})
     commit = release(made, "v3", {"greeter/hello.py": HELLO.replace("Helo, ", "Hi, ")})

@@ -164,6 +164,61 @@ def test_a_new_commit_becomes_a_patch_with_a_carried_file(own: Made, tree: Path)
     assert own.patchctl("verify", "--static").returncode in (0, 1)
 
 
+@pytest.mark.parametrize("case", ["a carried file", "an author"])
+def test_a_patch_that_could_not_be_read_again_is_not_written(own: Made, tree: Path, case: str) -> None:
+    """A name that no system may have; an author that `git am` makes."""
+    before = snapshot(own.root)
+    name = "greeter/aux.py" if case == "a carried file" else "greeter/more.py"
+    (tree / name).write_text("x = 1\n")
+    git(tree, "add", "--all")
+    author = ["--author", "me@home <w@x>"] if case == "an author" else []
+    git(
+        tree,
+        "commit",
+        "--quiet",
+        *author,
+        "-m",
+        f"greeter: more\n\nNeed: x\n\nFeature: more\n{TRAILERS.format('MORE')}",
+    )
+    done = own.patchctl("export", "greeter", "--dir", str(tree))
+    assert done.returncode == 2 and "more" in done.stderr, done.stdout + done.stderr
+    assert snapshot(own.root) == before
+    own.good("lock", "--check", "--skip-unavailable")
+
+
+def test_a_blank_line_in_the_list_of_patches(own: Made, tree: Path) -> None:
+    manifest = own.root / "manifests/stacks/greeter/v1.yaml"
+    first, *others = listed(own)
+    manifest.write_text(manifest.read_text().replace(f"  - {first}\n", f"  - {first}\n\n"))
+    (tree / "greeter/more.py").write_text("x = 1\n")
+    git(tree, "add", "--all")
+    git(tree, "commit", "--quiet", "-m", f"greeter: more\n\nNeed: x\n\nFeature: more\n{TRAILERS.format('MORE')}")
+    export(own, tree)
+    assert listed(own)[:-1] == [first, *others] and "more" in listed(own)[-1]
+    own.good("lock")
+
+
+def test_a_work_tree_is_found_from_inside_it(own: Made, tree: Path) -> None:
+    """Not one of the same name below, which is not there."""
+    git(
+        tree,
+        "commit",
+        "--quiet",
+        "--amend",
+        "-m",
+        git(tree, "log", "-1", "--format=%B").replace("repeat", "repeat loudly"),
+    )
+    done = subprocess.run(
+        command(own, "export", "greeter"),
+        cwd=tree / "greeter",
+        env=environment(own),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0 and "loud/0003-feature-loud.patch differs" in done.stdout, done.stdout + done.stderr
+
+
 def test_many_carried_files_keep_to_the_width_of_the_lint(own: Made, tree: Path) -> None:
     commit_new(
         tree, "bow", {"greeter/hello.py": "BOWS = True\n"} | {f"greeter/bow_{n:020}.py": "BOW = 1\n" for n in range(5)}
@@ -497,6 +552,17 @@ def test_edit_again_takes_over_what_was_set_up(own: Made, tree: Path) -> None:
     export(own, tree, "--check")
 
 
+def test_what_others_signed_stays_with_a_patch_for_upstream(own: Made, tree: Path, tmp_path: Path) -> None:
+    said = git(tree, "log", "-1", "--format=%B").rstrip()
+    git(tree, "commit", "--quiet", "--amend", "-m", f"{said}\nFixes: 0123456789ab\nSigned-off-by: B <b@b>")
+    export(own, tree)
+    signed = ("--signoff", "A Name <a@name>")
+    own.good("export", "greeter", "--for-upstream", "loud", "--mbox", str(tmp_path / "pr"), *signed)
+    mail = (tmp_path / "pr" / "0002-loud.patch").read_text()
+    assert "\nFixes: 0123456789ab\nSigned-off-by: B <b@b>\nSigned-off-by: A Name <a@name>\n---\n" in mail
+    assert "Fixes" not in (tmp_path / "pr" / "LEFT-OUT.txt").read_text() and "\nFeature:" not in mail
+
+
 def test_titles_in_upstreams_form_and_an_author_who_signs_off(small: Made, tmp_path: Path) -> None:
     file = small.root / "manifests/upstreams.yaml"
     kept, titles = (
@@ -510,7 +576,7 @@ def test_titles_in_upstreams_form_and_an_author_who_signs_off(small: Made, tmp_p
     finally:
         file.write_text(kept)
     assert "Signed-off-by" not in done and "as author" not in done
-    assert "git am --keep-non-patch" in (tmp_path / "pr/LEFT-OUT.txt").read_text()
+    assert "git am --keep-cr --keep-non-patch" in (tmp_path / "pr/LEFT-OUT.txt").read_text()
     clone = tmp_path / "clone"
     git(tmp_path, "clone", "--quiet", str(small.origins / "greeter"), str(clone))
     git(clone, "checkout", "--quiet", re.findall("[0-9a-f]{40}", done)[0])

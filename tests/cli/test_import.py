@@ -19,7 +19,7 @@ from typing import Any
 
 import foreign
 import pytest
-from distribution import Made, make_distribution
+from distribution import Made, git, make_distribution
 from foreign import POND, ZOO, Repository
 from on_disk import snapshot
 
@@ -359,6 +359,8 @@ def test_a_new_stack_gets_the_pin_that_the_blobs_name(bring: Import, repo: Repos
     data = bring.json(tmp_path / "b.patch", "--stack", "zoo/more")  # made on what `mine` gives
     assert (data["extends"], data["new_stack"], data["tip_tree"]) == ("mine", True, repo.tree)
     bring(verb="lock")
+    assert data["patches"][0]["file"].startswith("0002-")  # as `export` goes on to name them
+    assert "nothing differs" in bring("zoo/more", "--check", verb="export")
     data = bring.json(tmp_path / "b.patch", "--dry-run")  # without a name it belongs behind the last patch of `mine`
     assert (data["stack"], data["new_stack"], data["tip_tree"]) == ("mine", False, repo.tree)
     assert data["patches"][0]["file"].startswith("0002-")
@@ -622,6 +624,40 @@ def test_a_maildir_an_mboxrd_and_a_feature_of_ours(bring: Import, repo: Reposito
     )  # the name from the subject is taken: another one
     (tmp_path / "b.patch").write_bytes(repo.mail())
     assert bring.json(tmp_path / "b.patch")["patches"][0]["feature"] == "ape_add_seventy_2"
+
+
+def test_a_new_stack_takes_nothing_over_that_another_says_of_its_patches(
+    bring: Import, repo: Repository, tmp_path: Path
+) -> None:
+    one_change(repo)
+    (tmp_path / "a.patch").write_bytes(repo.mail())
+    manifest = bring.made.root / "manifests/stacks/zoo/v1.yaml"
+    (manifest.parent / "v0.yaml").write_text(manifest.read_text().replace("name: v1", "name: v0"))
+    manifest.write_text(
+        manifest.read_text() + "comes_from: v0\ndropped: {bins: nobody needs it}\npostponed: {tins: later}\n"
+    )
+    bring(tmp_path / "a.patch", "--stack", "zoo/mine")
+    written = (manifest.parent / "mine.yaml").read_text()
+    assert not [key for key in ("comes_from", "dropped", "postponed") if key in written], written
+
+
+def test_of_two_pins_with_the_same_files_the_one_that_a_mail_names_is_the_base(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    made = make_distribution(tmp_path / "own", (ZOO, POND))
+    shutil.rmtree(made.root / "manifests/profiles")
+    git(made.origins / "zoo", "commit", "--quiet", "--allow-empty", "-m", "nothing")
+    git(made.origins / "zoo", "tag", "v2")
+    bring, repo = Import(made), Repository(made.origins / "zoo", tmp_path / "clone")
+    bring("zoo", "v2", verb="pin")
+    bring(verb="lock")
+    one_change(repo)
+    (tmp_path / "a.patch").write_bytes(repo.mail("HEAD", "--base=HEAD~1"))
+    (tmp_path / "b.patch").write_bytes(repo.mail())
+    assert bring.json(tmp_path / "a.patch", "--dry-run")["stack"] == "v2"
+    said = bring(tmp_path / "b.patch", "--stack", "zoo/mine", code=4)
+    assert "`patchctl pin zoo REVISION --name NAME`" in said
 
 
 def test_what_does_not_say_where_it_belongs(bring: Import, repo: Repository, tmp_path: Path) -> None:

@@ -536,6 +536,16 @@ def test_a_patch_is_left_out_with_a_reason_only(made: Made) -> None:
     assert "v1 has polite, and this stack has not" in said and "v1 has no such feature" in said
 
 
+def test_a_conflict_that_leaves_nothing_of_the_patch_is_skipped_as_it_says(made: Made) -> None:
+    """Upstream deleted the file: so does the user, and `--continue` made a commit of that itself."""
+    goes_on(made, {HELLO: None})
+    begin(made, code=4)
+    git(tree_of(made), "rm", "--quiet", "--force", HELLO)
+    found = rebase(made, "--continue", code=4)
+    assert "nothing is left of typo" in json.dumps(found)
+    rebase(made, "--skip", "--reason", "the file is gone", code=4)  # polite changes it too
+
+
 def test_a_patch_is_left_for_later(made: Made) -> None:
     """What the manifest said of it before is said anew: a stack that was to get it later, and now gets it or not."""
     goes_on(made, OTHER_WORDS)
