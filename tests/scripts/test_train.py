@@ -238,6 +238,7 @@ def test_every_path_that_is_not_set_is_named_at_once(run: Training) -> None:
     assert code == 2
     assert "  MODEL_PATH: the model as Hugging Face has it" in program.err
     assert "  REWARD_PATH: " in program.err
+    assert f"(patchctl recipe show -v qwen3-8b/grpo@{newest()})" in program.err
     assert "TRAIN_FILE" not in program.err and "asked: " not in program.err
     assert run.logs() == []
 
