@@ -24,6 +24,7 @@ from patchctl.manifest.diagnostics import quoted
 from patchctl.manifest.distribution import Distribution
 from patchctl.manifest.typeinfo import BadRecord, parse, shape_of
 from patchctl.manifest.types import FORMAT, Made, Release, ReleaseName, Stack, release_order
+from patchctl.manifest.yamltree import plain
 from patchctl.patch.parse import Hunk
 from patchctl.rebase.finish import RebaseResult
 from patchctl.rebase.rebase import is_met
@@ -272,7 +273,7 @@ def check_places(dist: Distribution, state: BumpState) -> None:
 def release_text(old: Release, new: str, stacks: Mapping[str, Stack], requirements: str | None = None) -> str:
     """Return the manifest of a release that extends another, with these stacks and, if needed, its own requirement set."""
     what = " and ".join(f"{u} {s.pin.tag or s.name}" for u, s in stacks.items())
-    rows = [f"  {upstream}: {stack.name}" for upstream, stack in stacks.items()]
+    rows = [f"  {upstream}: {plain(stack.name)}" for upstream, stack in stacks.items()]
     lines = [
         "# yaml-language-server: $schema=../schema/release.schema.json",
         f"schema: {FORMAT}",

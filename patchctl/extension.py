@@ -114,7 +114,7 @@ def load(name: str) -> Any:
     module, _, attribute = name.partition(":")
     try:
         return getattr(importlib.import_module(module), attribute)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         if module.startswith("patchctl."):
             raise
         raise _unusable(name, f"{type(error).__name__}: {error}") from error

@@ -236,7 +236,7 @@ class App:
     def colored(self) -> bool:
         if self.color != "auto":
             return self.color == "always"
-        return sys.stdout.isatty() and "NO_COLOR" not in os.environ
+        return sys.stdout.isatty() and not os.environ.get("NO_COLOR")
 
 
 def note(line: str) -> None:

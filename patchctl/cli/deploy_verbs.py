@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from collections.abc import Iterable
 from pathlib import Path
@@ -89,7 +90,7 @@ def fetch_command(
             yield f"{name:<12} {style.note('skipped')}"
             yield from (f"    tried {t.place}: {t.reason}" for t in failure.tried)
         if sources.bundle is not None:
-            yield f"distribution {dist.root}: patchctl --root {dist.root} apply {dist.profile(profile).options}"
+            yield f"distribution {dist.root}: patchctl --root {shlex.quote(str(dist.root))} apply {dist.profile(profile).options}"
 
     skipped = [Skipped(name, tuple(failure.tried)) for name, failure in missing]
     data = FetchOutput(profile, dist.root, rows, skipped)
@@ -247,7 +248,10 @@ def bundle_unpack(app: App, bundle: Bundle, folder: Path, as_json: bool) -> None
     count = unpack_distribution(bundle, folder)
     data = UnpackOutput(bundle.path, bundle.sha256, folder, count)
     app.emit(
-        "bundle.unpack", data, lambda style: [f"{count} files in {folder}: patchctl --root {folder} list"], as_json
+        "bundle.unpack",
+        data,
+        lambda style: [f"{count} files in {folder}: patchctl --root {shlex.quote(str(folder))} list"],
+        as_json,
     )
 
 

@@ -77,7 +77,8 @@ class Interpreter:
 
 def training_python(named: str | None) -> str:
     """Return the interpreter to check: the given one, that of the behaviour tests, or our own."""
-    return named or os.environ.get(TORCH_PYTHON) or sys.executable
+    chosen = named or os.environ.get(TORCH_PYTHON) or sys.executable
+    return os.path.abspath(chosen) if os.sep in chosen else chosen  # it is asked in another folder
 
 
 def check_torch(named: str | None) -> Finding:

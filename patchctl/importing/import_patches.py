@@ -41,6 +41,7 @@ from patchctl.manifest.files import rewrite_patches
 from patchctl.manifest.load import loads
 from patchctl.manifest.series import place_of
 from patchctl.manifest.types import Stack
+from patchctl.manifest.yamltree import plain
 from patchctl.os_errors import error_type
 from patchctl.patch.header import Header, parse_header
 from patchctl.patch.parse import Patch
@@ -472,6 +473,6 @@ def _base_text(target: Target, manifest: str) -> str:
     kept = [b for b in blocks if b.partition(":")[0] not in _ITS_OWN]
     kept[-1] = kept[-1].rstrip("\n") + "\n"
     at = next(i for i, b in enumerate(kept) if b.startswith("upstream:")) + 1
-    kept.insert(at, f"name: {target.stack.name}\n")
-    extends = f"extends: {target.stack.extends}\n" if target.stack.extends else ""
+    kept.insert(at, f"name: {plain(target.stack.name)}\n")
+    extends = f"extends: {plain(target.stack.extends)}\n" if target.stack.extends else ""
     return "".join(kept) + extends + "patches: []\n"

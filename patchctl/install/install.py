@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import shutil
 import subprocess
 import tempfile
@@ -21,16 +22,17 @@ from packaging.utils import canonicalize_name
 
 from patchctl.atomic import replace_file
 from patchctl.doc import Doc
-from patchctl.errors import WrongUse
+from patchctl.errors import MachineFailed, WrongUse
 from patchctl.install.installable import InstallTree, Submodule, install_trees, submodules, write_submodules
 from patchctl.install.wheel import (
     Metadata,
     build_tools,
     check_tools,
     complete_wheel,
-    in_environment,
+    machine_failed,
     native_wheel,
     read_metadata,
+    without_settings,
     write_copy,
     write_wheel,
 )
@@ -47,24 +49,31 @@ _HINT = "name an interpreter with --python, for example .venv/bin/python"
 _KILLED = "run the same `patchctl install` again: it replaces what was half installed"
 # Runs in the user's interpreter. What is first on the path is what imports see.
 _PROBE = """
-import importlib.metadata, json, re, sys, sysconfig
+import sys
 if not sys.path[0]:
     del sys.path[0]  # the current folder, which -c puts first
+import importlib.metadata, json, re, sysconfig
+
+def told(text):
+    try:
+        return json.loads(text or "{}")
+    except ValueError:
+        return {}
+
 found = {}
 for there in importlib.metadata.distributions():
     name = re.sub(r"[-_.]+", "-", there.metadata["Name"] or "").lower()
     if not name or name in found:
         continue
-    folder = there.read_text("direct_url.json")
-    url = json.loads(folder) if folder else {}
-    own = there.read_text("patchctl.json")
-    editable = json.loads(own)["folder"] if own and json.loads(own)["editable"] else None
+    url, own = told(there.read_text("direct_url.json")), told(there.read_text("patchctl.json"))
+    editable = own.get("folder") if own.get("editable") else None
     if url.get("dir_info", {}).get("editable") and url["url"].startswith("file://"):
         from urllib.request import url2pathname
         editable = url2pathname(url["url"][len("file://"):])
     found[name] = [there.version, str(there.locate_file("")), editable]
 paths = sysconfig.get_paths()
-print(json.dumps({"path": sys.path, "site": [paths["purelib"], paths["platlib"]], "found": found}))
+site = [paths["purelib"], paths["platlib"]]
+print(json.dumps({"path": sys.path, "site": site, "scripts": paths["scripts"], "found": found}))
 """
 
 
@@ -79,11 +88,12 @@ class Installed:
 
 @dataclass(frozen=True)
 class PythonEnvironment:
-    """An interpreter: its import path, where pip installs to, and its distributions by normalised name."""
+    """An interpreter: its import path, where pip installs packages and commands to, and its distributions by normalised name."""
 
     python: str
     path: tuple[Path, ...]
     site: tuple[Path, ...]
+    scripts: Path
     found: Mapping[str, Installed]
 
     def version(self, name: str) -> str | None:
@@ -104,25 +114,36 @@ def interpreter(named: str) -> str:
 
 def read_environment(python: str) -> PythonEnvironment:
     """Ask an interpreter. Raises WrongUse if that fails or it has no pip."""
-    told = json.loads(_said(python, ["-c", _PROBE]).splitlines()[-1])
+    try:
+        told = json.loads(_said(python, ["-c", _PROBE]).splitlines()[-1])
+        site = tuple(dict.fromkeys(Path(p).resolve() for p in told["site"]))
+    except (ValueError, TypeError, KeyError) as error:
+        raise WrongUse(f"--python {python} cannot be asked: it says something else", hint=_HINT) from error
     _said(python, ["-m", "pip", "--version"])
     found = {
         name: Installed(version, Path(folder).resolve(), Path(editable).resolve() if editable else None)
         for name, (version, folder, editable) in told["found"].items()
     }
-    site = tuple(dict.fromkeys(Path(p).resolve() for p in told["site"]))
-    return PythonEnvironment(python, tuple(Path(p).resolve() for p in told["path"]), site, found)
+    return PythonEnvironment(python, tuple(Path(p).resolve() for p in told["path"]), site, Path(told["scripts"]), found)
 
 
 def _said(python: str, args: Sequence[str]) -> str:
     try:
         done = subprocess.run(
-            [python, *args], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60, check=False
+            [python, *args],
+            cwd=os.sep
+            if "pip" in args
+            else None,  # `python -m pip` would import a folder named pip from the current one
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
         )
     except (OSError, subprocess.SubprocessError) as error:
         raise WrongUse(f"--python {python} cannot be run: {error}", hint=_HINT) from error
-    if done.returncode != 0 and "pip" in args:
-        hint = f"`{python} -m ensurepip` installs it; with uv, use `uv venv --seed`"
+    if "No module named pip" in done.stderr and "pip" in args:
+        hint = f"`{shlex.quote(python)} -m ensurepip` installs it; with uv, use `uv venv --seed`"
         raise WrongUse(f"{python} has no pip", hint=hint)
     if done.returncode != 0 or not done.stdout.strip():
         raise WrongUse(f"--python {python} cannot be asked: {one_line(done.stderr) or 'no output'}", hint=_HINT)
@@ -174,7 +195,8 @@ def pip_install(environment: PythonEnvironment, wheels: Sequence[Path]) -> None:
     try:
         done = subprocess.run(
             command,
-            env=in_environment(),
+            env=without_settings(),
+            cwd=os.sep,
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
@@ -184,11 +206,14 @@ def pip_install(environment: PythonEnvironment, wheels: Sequence[Path]) -> None:
     except subprocess.TimeoutExpired as error:
         raise WrongUse(f"pip did not finish within {error.timeout:g} seconds and was stopped", hint=_KILLED) from error
     if done.returncode < 0:
-        raise WrongUse(f"pip was killed by signal {-done.returncode}", hint=_KILLED)
+        raise MachineFailed(f"pip was killed by signal {-done.returncode}", hint=_KILLED)
     if done.returncode != 0:
         lines = [line for line in done.stderr.splitlines() if line.strip()]
         said = [line for line in lines if line.lower().startswith("error")] or lines[-3:]
-        raise WrongUse(f"pip failed: {one_line('; '.join(said))}", hint=_pip_hint(done.stderr))
+        if said == ["ERROR: Exception:"]:  # the reason is the last line of a traceback
+            said = lines[-1:]
+        failed = MachineFailed if machine_failed(done.stderr) else WrongUse
+        raise failed(f"pip failed: {one_line('; '.join(said))}", hint=_pip_hint(done.stderr))
     for wheel in wheels:
         _forget_address(environment, "-".join(wheel.name.split("-")[:2]) + ".dist-info")
         _delete_set_aside(environment, wheel)
@@ -216,11 +241,11 @@ def _forget_address(environment: PythonEnvironment, name: str) -> None:
 
 def _pip_hint(said: str) -> str | None:
     if "externally-managed" in said:
-        return "this Python belongs to the system: create an environment with `python3 -m venv`"
+        return "this Python belongs to the system: create an environment with `python3 -m venv`, or set PIP_BREAK_SYSTEM_PACKAGES=1"
     if "no-record-file" in said or "RECORD file not found" in said:
         return "a killed pip left it behind: delete its .dist-info folder (see `pip show NAME`) and install again"
     if "Permission denied" in said:
-        return "the environment belongs to another user"
+        return "you may not write to the environment: use one of your own"
     return None
 
 
@@ -278,6 +303,9 @@ def install(workspace: Path, dist: Distribution, options: InstallOptions, progre
         raise WrongUse(what, hint="use only one of them")
     items, passed_by = install_trees(workspace, dist)
     environment = read_environment(options.python)
+    for folder in (*environment.site, environment.scripts):
+        if folder.is_dir() and not os.access(folder, os.W_OK | os.X_OK):  # pip finds out when half of it is gone
+            raise WrongUse(f"{folder} cannot be written", hint="use an environment of your own, or make it writable")
     profile, others = _packages(workspace, dist, environment)
     modules = {item.upstream: submodules(item, dist) for item in items} if options.native else {}
     with tempfile.TemporaryDirectory(prefix="patchctl-install-") as name:

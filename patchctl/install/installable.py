@@ -126,7 +126,7 @@ def submodules(item: InstallTree, dist: Distribution) -> list[Submodule]:
                 commit_tree(reader, module.commit)
         except (SourceMismatch, GitFailed, OSError) as error:
             what = f"{item.upstream}'s build compiles a submodule whose commit {module.commit} is missing"
-            hint = f"`git clone URL {module.folder}` with the URL in {item.folder}/.gitmodules; or omit --build-native"
+            hint = f"`git clone URL {shlex.quote(str(module.folder))}` with the URL in {item.folder}/.gitmodules; or omit --build-native"
             raise WrongUse(what, where=str(module.folder), hint=hint) from error
     return found
 

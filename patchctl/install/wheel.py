@@ -14,6 +14,7 @@ import io
 import json
 import os
 import re
+import shlex
 import subprocess
 import zipfile
 from collections.abc import Mapping, Sequence
@@ -23,7 +24,7 @@ from pathlib import Path
 from packaging.utils import canonicalize_name
 
 from patchctl import __version__
-from patchctl.errors import SourceMismatch, SourceUnavailable, Tried, WrongUse
+from patchctl.errors import MachineFailed, SourceMismatch, SourceUnavailable, Tried, WrongUse
 from patchctl.git.objects import EXECUTABLE, REGULAR
 from patchctl.install.installable import InstallTree
 from patchctl.terminal.text import one_line
@@ -85,9 +86,23 @@ def in_environment() -> dict[str, str]:
     return {**os.environ, "PIP_USER": "0"}
 
 
+def without_settings() -> dict[str, str]:
+    """Return the environment for a pip that installs wheels at hand: no setting sends them elsewhere, or asks more of them."""
+    kept = ("PIP_USER", "PIP_BREAK_SYSTEM_PACKAGES")
+    own = {name: value for name, value in in_environment().items() if not name.startswith("PIP_") or name in kept}
+    return {**own, "PIP_CONFIG_FILE": os.devnull}
+
+
+def machine_failed(said: str) -> bool:
+    """Whether pip ended for want of space: ENOSPC, EDQUOT, EFBIG; or of a sound disk: EIO."""
+    return re.search(r"\[Errno (?:28|122|27|5)\]", said) is not None
+
+
 def build_tools(python: str, folder: Path) -> Path:
     """Install REQUIREMENTS into `folder` from pip's indexes, for this run only. Raises SourceUnavailable."""
-    command = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--target", str(folder)]
+    # In the current folder, where find-links may be, but not of a pip that lies there.
+    run = "import sys; sys.path[0] or sys.path.pop(0); import runpy; runpy.run_module('pip', run_name='__main__', alter_sys=True)"
+    command = [python, "-c", run, "install", "--quiet", "--disable-pip-version-check", "--target", str(folder)]
     try:
         done = subprocess.run(
             [*command, *REQUIREMENTS],
@@ -103,6 +118,8 @@ def build_tools(python: str, folder: Path) -> Path:
         lines = [f"pip did not finish within {error.timeout:g} seconds"]
     if lines is not None:
         said = [line for line in lines if line.startswith("ERROR")] or lines[-3:]
+        if machine_failed("\n".join(lines)):
+            raise MachineFailed(f"pip failed: {one_line('; '.join(said) or lines[-1])}")
         tried = [Tried("the package indexes of pip's configuration", one_line("; ".join(said) or "no message"))]
         wanted = " ".join(f"'{r}'" for r in REQUIREMENTS)
         hint = f"`--no-build-isolation` uses the packages of {python}, which must have {wanted}"
@@ -123,7 +140,7 @@ def check_tools(python: str, installed: Mapping[str, str], *, native: bool) -> N
     if missing:
         wanted = " ".join(m.partition(" (")[0] for m in missing)
         other = "--build-native uses the environment's packages" if native else "or omit --no-build-isolation"
-        hint = f"{python} -m pip install {wanted}; {other}"
+        hint = f"{shlex.quote(python)} -m pip install {wanted}; {other}"
         raise WrongUse(f"{python} lacks what setup.py needs to run: {', '.join(missing)}", hint=hint)
 
 

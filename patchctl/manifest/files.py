@@ -28,6 +28,7 @@ from patchctl.manifest.diagnostics import InvalidManifest, Problem, quoted, show
 from patchctl.manifest.series import MUTANTS, PROPOSED, RECORD, TESTS
 from patchctl.manifest.typeinfo import build
 from patchctl.manifest.types import ManifestContent, Practice, Profile, Release, Stack, Upstreams
+from patchctl.manifest.yamltree import MAX_BYTES, plain
 
 
 def validated_before(cache_dir: Path, files: ManifestFiles) -> ManifestContent | None:
@@ -90,7 +91,6 @@ def _content(data: dict[str, Any]) -> ManifestContent:
     return ManifestContent(upstreams, known, {p.name: p for p in profiles}, practice, {s.name: s for s in releases})
 
 
-MAX_BYTES = 1 << 18
 # Read elsewhere: generated files, and the requirement sets (patchctl.requirements). Extensions declare what they
 # read.
 _READ_BY_OTHERS = frozenset(["locks", "trees", "keys", "schema", "requirements"])
@@ -199,15 +199,8 @@ def rewrite_texts(text: str, key: str, texts: Mapping[str, str]) -> str:
     lines = text.rstrip("\n").split("\n")
     last = next((i for i, line in enumerate(lines) if line.startswith("generated:")), len(lines))
     found = _block(lines, key) or range(last, last)
-    own = [f"  {_plain_key(name)}: {json.dumps(one, ensure_ascii=False)}" for name, one in texts.items()]
+    own = [f"  {plain(name)}: {json.dumps(one, ensure_ascii=False)}" for name, one in texts.items()]
     return "\n".join([*lines[: found.start], *([f"{key}:", *own] if own else []), *lines[found.stop :], ""])
-
-
-def _plain_key(name: str) -> str:
-    """A feature's name as a key: quoted where YAML reads another value than text."""
-    import yaml
-
-    return name if isinstance(yaml.safe_load(name), str) else json.dumps(name)
 
 
 def _block(lines: Sequence[str], key: str) -> range | None:

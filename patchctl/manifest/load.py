@@ -221,6 +221,8 @@ def _advice(path: KeyPath, node: YamlNode, shape: Shape) -> str:
 
     if node.kind in ("number", "boolean") and shape.base is str:
         return f'; quote it: "{node.text}"' if shape.takes_text(node.text) else ""
+    if node.kind == "null" and shape.base is list:
+        return "; write [] for none"
     if path[-1:] == ("schema",) and node.kind == "number":
         return f"; this patchctl reads format {FORMAT}"
     if shape.origin is Literal and node.kind == "text":

@@ -86,7 +86,7 @@ PatchFile = Annotated[
     ),
 ]
 GitUrl = Annotated[str, Pattern(_URL, "an https://, ssh://, git:// or file:/// address without a password")]
-Tag = Annotated[str, Pattern(r"(?!-)(?!.*\.\.)[A-Za-z0-9._+/-]+", "a tag name")]
+Tag = Annotated[str, Pattern(r"(?!-)(?!.*\.\.)[A-Za-z0-9._+/@-]+", "a tag name")]
 Version = Annotated[str, Pattern(_VERSION, "a version, quoted")]
 Specifier = Annotated[
     str,

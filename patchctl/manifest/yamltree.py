@@ -7,13 +7,13 @@ non-string keys, several documents. Parsing continues where possible, so that on
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from patchctl.manifest.diagnostics import cleaned, quoted
-from patchctl.manifest.files import MAX_BYTES
 
 MAX_DEPTH = 16
 
@@ -22,6 +22,7 @@ Kind = Literal["text", "number", "boolean", "null", "mapping", "list", "refused"
 
 # YAML 1.1 as PyYAML reads it, plus the numbers of YAML 1.2, which editors and other tools use: an unquoted id of
 # digits, or of digits around one `e`, must not be a string here and a number there.
+MAX_BYTES = 1 << 18
 _NULL = re.compile(r"~|null|Null|NULL|")
 _BOOLEAN = re.compile(r"yes|Yes|YES|no|No|NO|true|True|TRUE|false|False|FALSE|on|On|ON|off|Off|OFF")
 _NUMBER = re.compile(
@@ -242,6 +243,12 @@ class _Tree:
         elif node.kind != "refused":
             self._fault(event, path, f"{node.found()} as a key; expected a string: quote it")
         return None
+
+
+def plain(name: str) -> str:
+    """A name as a key or a value of a manifest: quoted where it would be something else, as the tag 1.0."""
+    is_text = re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9._+/@-]*", name) and _kind(name, False) == "text"
+    return name if is_text else json.dumps(name)
 
 
 def _kind(text: str, is_quoted: bool) -> Kind:

@@ -11,8 +11,6 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from string import Template
 
-import yaml
-
 from patchctl.atomic import make_folder, replace_file
 from patchctl.errors import LocalEdits, SourceMismatch, SourceUnavailable, Tried, WrongUse
 from patchctl.manifest.diagnostics import quoted
@@ -20,6 +18,7 @@ from patchctl.manifest.distribution import Distribution
 from patchctl.manifest.load import loads
 from patchctl.manifest.typeinfo import shape_of
 from patchctl.manifest.types import FORMAT, Distributed, GitUrl, Name, Pin, Sdist, Stack, StackName, Upstream
+from patchctl.manifest.yamltree import plain
 from patchctl.pin.upstream_files import BaseReader, Proposal, carried_over, new_imports, propose, untracked_files
 from patchctl.scratch import scratch
 from patchctl.source.git_form import Revision, Revisions, release_prefix, version_of
@@ -188,7 +187,7 @@ def _said(
 
 
 def _name(revision: Revision, wanted: str) -> str:
-    return (revision.tag or revision.branch or wanted).lower().replace("/", "-")[:40]
+    return re.sub(r"[^a-z0-9._-]", "-", (revision.tag or revision.branch or wanted).lower()).lstrip("-._")[:40]
 
 
 def _check_free(dist: Distribution, upstream: str, name: str) -> None:
@@ -320,15 +319,15 @@ def _manifest(before: str, stack: Stack, generated: str) -> str:
     pin = stack.pin
     lines = [
         "schema: 1",
-        f"upstream: {stack.upstream}",
-        f"name: {stack.name}",
-        *([f"comes_from: {stack.comes_from}"] if stack.comes_from else []),
+        f"upstream: {plain(stack.upstream)}",
+        f"name: {plain(stack.name)}",
+        *([f"comes_from: {plain(stack.comes_from)}"] if stack.comes_from else []),
         "pin:",
         f'  commit: "{pin.commit}"'
         if pin.commit
         else "  commit: null  # the source distribution alone: no repository was asked",
         *([_tree_line(pin.tree)] if pin.commit else []),
-        *([f"  tag: {pin.tag}"] if pin.tag else []),
+        *([f"  tag: {plain(pin.tag)}"] if pin.tag else []),
         *(
             ["  sdist:", f'    version: "{pin.sdist.version}"', f'    sha256: "{pin.sdist.sha256}"']
             if pin.sdist
@@ -341,7 +340,7 @@ def _manifest(before: str, stack: Stack, generated: str) -> str:
 
 def check_place(root: Path, name: str, git: Sequence[str], sdist: str | None) -> None:
     """Check that a distribution can begin there. Raises WrongUse for names and addresses, LocalEdits for what is in the way."""
-    if not shape_of(Name).takes_text(name) or yaml.safe_load(name) != name:
+    if not shape_of(Name).takes_text(name) or plain(name) != name:
         hint = "lower-case letters, digits, '.', '_', '-'; nothing that YAML takes for a number, a truth value or null"
         raise WrongUse(f"{name!a} is no name of an upstream", hint=hint)
     for url in git:
@@ -382,9 +381,7 @@ def begin_distribution(
     summary, license_ = str(said.get("Summary") or name), str(said.get("License-Expression") or UNKNOWN)
     declare(root, name, replace(dist.upstream(name), summary=summary, license=license_, packages=packages))
     write_pin(pinned)
-    profile = (
-        f"schema: {FORMAT}\nname: {name}\nsummary: {name} with our patches.\nstacks: {{{name}: {pinned.stack.name}}}\n"
-    )
+    profile = f"schema: {FORMAT}\nname: {name}\nsummary: {name} with our patches.\nstacks: {{{name}: {plain(pinned.stack.name)}}}\n"
     _write(root / "manifests" / "profiles" / f"{name}.yaml", profile)
     folder = next(iter(packages.values()), "").rpartition("/")[0]
     for path, template in _FILES.items():

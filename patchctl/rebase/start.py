@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -15,6 +16,7 @@ from patchctl.git.worktree import import_base
 from patchctl.manifest.distribution import Distribution
 from patchctl.manifest.files import exclusive_writer
 from patchctl.manifest.types import Pin, Stack
+from patchctl.manifest.yamltree import plain
 from patchctl.pin.pin import find_pin
 from patchctl.rebase.cherry_pick import work_of
 from patchctl.rebase.rebase_state import RebaseRun, RebaseState, RebaseWorktree, Stage, hold, write_state
@@ -140,7 +142,11 @@ def _target(
         )
     text = dist.stack_file(known).read_text(encoding="utf-8")
     if known.comes_from is None:
-        text = text.replace(f"\nname: {known.name}\n", f"\nname: {known.name}\ncomes_from: {request.old.name}\n", 1)
+        own = f"\ncomes_from: {plain(request.old.name)}"
+        text, added = re.subn(r"(?m)^name:.*?(?=\r?$)", lambda line: line[0] + own, text, count=1)
+        if not added:
+            hint = "write `name:` at the beginning of a line of its own"
+            raise WrongUse("the manifest has no line `name:`", where=str(dist.stack_file(known)), hint=hint)
     return replace(known, comes_from=request.old.name), text
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -97,7 +98,7 @@ def install_text(found: Installation, options: InstallOptions, style: Style) -> 
     yield from (f"{n:<14} {style.note('not installed')}: {visible_line(why)}" for n, why in found.passed_by.items())
     names = " ".join(tree.distribution for tree in found.trees)
     if not options.dry_run:
-        yield f"`{options.python} -m pip uninstall {names}` takes them away again"
+        yield f"`{shlex.quote(options.python)} -m pip uninstall {names}` takes them away again"
     if found.packages is not None and found.profile is not None:
         yield from _packages(found.packages, found.profile, style)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -156,7 +157,7 @@ def _unlocked(differing: int) -> str:
     return message("on another base: {count} files not the pin's", count=differing)
 
 
-def status_text(status: Status, style: Style, *, verbose: bool) -> Iterator[str]:
+def status_text(status: Status, style: Style, python: str | None, *, verbose: bool) -> Iterator[str]:
     """Yield what a workspace holds: trees that are not as they should be first, a few of the files edited in each, and with
     `verbose` all of them, the patches, and where sources that could not be had were looked for."""
     if status.labels is not None:
@@ -181,18 +182,26 @@ def status_text(status: Status, style: Style, *, verbose: bool) -> Iterator[str]
     tried = {s.upstream: s.tried if verbose else () for s in status.skipped}
     skipped = [(name, [(_recalled(place), _recalled(why)) for place, why in places]) for name, places in tried.items()]
     yield from _skipped(skipped, style)
-    if todo := _next(status):
+    if todo := _next(status, python):
         yield translated(message("next: {command}", command=todo))
 
 
-def _next(status: Status) -> str | None:
+def _next(status: Status, python: str | None) -> str | None:
     """The command that tells more of edits, or mends the rest; None where nothing has to be done."""
-    if any(tree.edits for tree in status.trees):
-        return f"patchctl drift --workspace {visible_line(status.workspace)}"
-    if status.clean and status.profile:
+    place = ["--workspace", status.workspace]
+    if any(tree.uninstalled for tree in status.trees):
+        words = ["revert", *place]
+    elif any(tree.edits for tree in status.trees):
+        words = ["drift", *place]
+    elif status.clean and status.profile:
         return None
-    release = f" --release {status.release}" if status.release else ""
-    return f"patchctl apply --profile {status.profile or 'NAME'}{release} --workspace {visible_line(status.workspace)}"
+    elif python and all(tree.as_applied for tree in status.trees) and not (status.lacking or status.interrupted):
+        words = ["install", *place, "--python", python]
+    else:
+        words = ["apply", "--profile", status.profile or "NAME", *place]
+        words += ["--release", status.release] if status.release else []
+        words += [f"--without={feature}" for feature in status.without]
+    return visible_line(shlex.join(["patchctl", *words]))
 
 
 def _recalled(text: str) -> str:

@@ -9,7 +9,9 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
+import shlex
 import ssl
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -187,16 +189,24 @@ def _client(config: IndexConfig) -> Any:
         def get(self, url: Any, **options: Any) -> Any:
             return _page(self, url, options)
 
-    return Client(
-        trusted_hosts=config.trusted_hosts,
-        verify=_tls(config),
-        timeout=httpx2.Timeout(config.timeout, connect=min(CONNECT_SECONDS, config.timeout)),
-        follow_redirects=True,
-        max_redirects=5,
-        event_hooks={"response": [_check_redirect]},
-        auth=MultiDomainBasicAuth(prompting=False, index_urls=list(config.index_urls)),
-        **options,
-    )
+    verify = _tls(config)
+    try:
+        return Client(
+            trusted_hosts=config.trusted_hosts,
+            verify=verify,
+            timeout=httpx2.Timeout(config.timeout, connect=min(CONNECT_SECONDS, config.timeout)),
+            follow_redirects=True,
+            max_redirects=5,
+            event_hooks={"response": [_check_redirect]},
+            auth=MultiDomainBasicAuth(prompting=False, index_urls=list(config.index_urls)),
+            **options,
+        )
+    except (ImportError, ValueError) as error:
+        said = one_line(redact(str(error)))
+        what = message("cannot use the proxy of the environment or of pip's configuration: {error}", error=said)
+        python = shlex.quote(sys.executable)
+        hint = message("`{python} -m pip install socksio` adds SOCKS; or name an http:// proxy", python=python)
+        raise WrongUse(what, hint=hint) from error
 
 
 def _page(client: Any, url: Any, options: dict[str, Any]) -> Any:

@@ -197,9 +197,14 @@ def from_settings(settings: Mapping[str, str], environment: Mapping[str, str]) -
         cert=cert or None,
         client_cert=settings.get("client-cert") or None,
         trusted_hosts=words("trusted-host"),
-        proxy=settings.get("proxy") or None,
+        proxy=_proxy(settings.get("proxy")),
         timeout=_seconds(settings.get("timeout") or settings.get("default-timeout")),
     )
+
+
+def _proxy(text: str | None) -> str | None:
+    """pip takes HOST:PORT, too."""
+    return (text if "://" in text else f"http://{text}") if text else None
 
 
 def _seconds(text: str | None) -> float:

@@ -70,10 +70,19 @@ class TreeStatus:
     ] = None
 
     @property
+    def as_applied(self) -> bool:
+        """Whether the tree is what the lock and the profile say, without edits."""
+        return self.lock in ("equal", "silent") and not (self.edits or self.problem or self.unlike_profile)
+
+    @property
+    def uninstalled(self) -> bool:
+        """Whether it was a package that pip has taken away since."""
+        return self.problem is not None and self.problem.startswith("it is no longer installed there: ")
+
+    @property
     def clean(self) -> bool:
-        """Whether the tree is what the lock and the profile say, without edits, and Python imports it if checked."""
-        right = self.lock in ("equal", "silent") and not (self.edits or self.problem or self.unlike_profile)
-        return right and all(one.ours for one in self.imports)
+        """As `as_applied`, and Python imports it if checked."""
+        return self.as_applied and all(one.ours for one in self.imports)
 
 
 @dataclass(frozen=True)
@@ -143,7 +152,7 @@ def _tree(
     try:
         found = {
             *edits_in(tree, state.tip_commit, marks_in(tree)),
-            *tree.brought_back(state.base_commit, state.tip_commit),
+            *tree.brought_back_or_gone(state.base_commit, state.tip_commit),
         }
         edits = tuple(map(os.fsdecode, sorted(found)))
         if tree.uninstalled:

@@ -167,6 +167,8 @@ def edits_of(part: TreePart, tree: Tree, sides: Sides) -> list[bytes]:
     )
     if change.record and not record_is_ours(tree, change.base, change.source or change.base, change.known):
         edits.add(os.fsencode(change.record))
+    if change.kind == "into" and change.source:
+        edits.update(tree.brought_back_or_gone(change.base, change.source))
     deleted = _deleted_by(part.planned) - sides.before.keys() if part.planned else set()
     return sorted(edits | set(tree.obstacles(sides)) | set(tree.differing({}, deleted)))
 

@@ -124,11 +124,17 @@ class Tree:
         wanted = self.files(commit)
         return self.differing(wanted, wanted)
 
-    def brought_back(self, base: str, tip: str) -> list[bytes]:
-        """Files where `base` has some and `tip` has none: git calls them untracked, and an import finds them."""
+    def brought_back_or_gone(self, base: str, tip: str) -> list[bytes]:
+        """Files where `base` has some and `tip` has none: git calls them untracked, and an import finds them. In place also those that the
+        stack changes and that are missing, which is no difference of other files there.
+        """
         with ObjectReader(self.git_dir, self.name) as reader:
             moved = reader.changes(*(commit_tree(reader, commit) for commit in (base, tip)))
-        return self.differing({}, moved.before.keys() - moved.after.keys())
+        back = self.differing({}, moved.before.keys() - moved.after.keys())
+        if self.kind != "into":
+            return back
+        files = TreeFiles(self.folder)
+        return [*back, *(path for path in moved.after if files.entry(path) is None)]
 
     def differing(self, wanted: Files, paths: Iterable[bytes]) -> list[bytes]:
         """Those of `paths` whose file is not the wanted one."""

@@ -131,6 +131,19 @@ def test_from_an_index_alone(origin: Made, tmp_path: Path) -> None:
     assert checked.returncode == 0, checked.stdout
 
 
+@pytest.mark.parametrize("tag", ["1.0", "greeter@1.0", "V1.0+Cpu", "on"])
+def test_from_a_tag_of_any_form(origin: Made, tmp_path: Path, tag: str) -> None:
+    """One that YAML takes for a number or a truth, and one that a stack's name cannot have."""
+    clone, own = tmp_path / "upstream", tmp_path / "own"
+    git(tmp_path, "clone", "--quiet", str(origin.origins / "greeter"), str(clone))
+    git(clone, "tag", tag)
+    done = run(own, "init", "greeter", tag, "--git", clone.as_uri(), "--dir", "below")
+    assert done.returncode == 0, done.stderr
+    (manifest,) = (own / "below/manifests/stacks/greeter").iterdir()
+    assert f'tag: "{tag}"' in manifest.read_text() or f"tag: {tag}\n" in manifest.read_text()
+    assert run(own / "below", "verify", "--static").returncode == 0
+
+
 def test_what_outdated_proposes_works_for_an_upstream_that_is_on_an_index_alone(origin: Made, tmp_path: Path) -> None:
     """No repository can be asked, so that none has to be told to be left out."""
     own, index = tmp_path / "own", tmp_path / "index"

@@ -26,7 +26,7 @@ from on_disk import environment as clean_environment
 from requirement_sets import NEEDS, install_metadata, with_set
 from test_json import check_output
 
-from patchctl.errors import SourceUnavailable, WrongUse
+from patchctl.errors import MachineFailed, SourceUnavailable, WrongUse
 from patchctl.install import install, wheel
 from patchctl.install.installable import InstallTree, install_trees, submodules
 from patchctl.install.wheel import REQUIREMENTS
@@ -415,14 +415,14 @@ def test_a_pip_that_does_not_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(install, "_SECONDS", 0.2)
     monkeypatch.setattr(wheel, "_SECONDS", 0.2)
     with pytest.raises(WrongUse, match="pip did not finish") as stopped:
-        install.pip_install(install.PythonEnvironment(str(slow), (), (), {}), [tmp_path / "a.whl"])
+        install.pip_install(install.PythonEnvironment(str(slow), (), (), tmp_path, {}), [tmp_path / "a.whl"])
     assert "`patchctl install` again" in (stopped.value.hint or "")
     with pytest.raises(SourceUnavailable) as caught:
         wheel.build_tools(str(slow), tmp_path / "tools")
     assert "did not finish" in caught.value.tried[0].reason
     slow.write_text("#!/bin/sh\nkill -KILL $$\n")
-    with pytest.raises(WrongUse, match="killed by signal 9") as killed:
-        install.pip_install(install.PythonEnvironment(str(slow), (), (), {}), [tmp_path / "a.whl"])
+    with pytest.raises(MachineFailed, match="killed by signal 9") as killed:
+        install.pip_install(install.PythonEnvironment(str(slow), (), (), tmp_path, {}), [tmp_path / "a.whl"])
     assert "`patchctl install` again" in (killed.value.hint or "")
 
 
@@ -512,8 +512,45 @@ def test_what_is_patched_where_it_is_stays_there(case: Case, tmp_path: Path) -> 
     assert str(checkout) in data["passed_by"]["clock"]
 
 
+def test_settings_of_pip_do_not_send_the_packages_elsewhere(case: Case, tmp_path: Path) -> None:
+    settings = tmp_path / "pip.conf"
+    settings.write_text(f"[install]\ntarget = {tmp_path / 'elsewhere'}\n")
+    constraint = tmp_path / "constraint.txt"
+    constraint.write_text("greeter==99\n")
+    with_links = {"PIP_CONFIG_FILE": str(settings), "PIP_CONSTRAINT": str(constraint)}
+    case.good("install", "--no-build-isolation", env=with_links)
+    assert case.env.packages()["greeter"][1] == str(case.env.site / "greeter/__init__.py")
+    assert not (tmp_path / "elsewhere").exists()
+
+
+def test_what_lies_in_the_current_folder_or_beside_a_package_is_not_run(case: Case, tmp_path: Path) -> None:
+    home = case.ws.made.cache.parent / "home"  # where the tool is run
+    home.mkdir(exist_ok=True)
+    (home / "csv.py").write_text("raise SystemExit('mine')\n")
+    (home / "pip").mkdir()
+    (home / "pip/__main__.py").write_text("raise SystemExit('mine')\n")
+    (next(case.env.site.glob("pip-*.dist-info")) / "direct_url.json").write_text("{bad")
+    try:
+        case.good("install")
+    finally:
+        (home / "csv.py").unlink()
+        shutil.rmtree(home / "pip")
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_an_environment_that_cannot_be_written_is_refused_before_pip_begins(case: Case) -> None:
+    case.env.site.chmod(0o555)
+    try:
+        assert "cannot be written" in case.refused(2, "--dry-run")
+    finally:
+        case.env.site.chmod(0o755)
+
+
 def test_wrong_interpreters(case: Case, tmp_path: Path) -> None:
-    for python in ("/no/such/python", "no-such-python", "/bin/false", str(tmp_path)):
+    broken = tmp_path / "pip.conf"
+    broken.write_text("no ini\n")
+    assert "has no pip" not in case.refused(2, env={"PIP_CONFIG_FILE": str(broken)})
+    for python in ("/no/such/python", "no-such-python", "/bin/false", "/bin/echo", str(tmp_path)):
         done = case.ws.run("install", "--python", python)
         assert done.returncode == 2 and "--python" in done.stderr and "Traceback" not in done.stderr
     shutil.rmtree(case.env.site / "pip")

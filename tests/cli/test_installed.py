@@ -7,7 +7,9 @@ from __future__ import annotations
 import csv
 import os
 import py_compile
+import re
 import shutil
+import subprocess
 from dataclasses import replace
 from pathlib import Path
 
@@ -205,6 +207,24 @@ def test_a_file_that_was_deleted_is_absent_and_does_not_differ(ws: Workspace, pi
     (pip.site / "greeter/hello.py").unlink()
     message = ws.refused(5, "apply", "--profile", "full", "--site-packages", pip.python)
     assert "absent, and the patches change them: greeter/hello.py" in message and "differ" not in message
+
+
+def test_a_file_of_the_stack_that_is_gone_is_told_by_every_verb(ws: Workspace, pip: Env) -> None:
+    """Others may be missing: a wheel has no tests."""
+    ws.apply("full", "--site-packages", pip.python)
+    assert ws.json("status")["clean"] is True
+    (pip.site / "greeter/hello.py").unlink()
+    status = ws.json("status", code=1)
+    assert {e for t in status["trees"] for e in t["edits"]} == {"greeter/hello.py"}
+    assert "greeter/hello.py" in ws.refused(5, "apply", "--profile", "full")
+
+
+def test_a_package_that_pip_took_away_is_forgotten_as_status_says(ws: Workspace, pip: Env) -> None:
+    ws.apply("full", "--site-packages", pip.python)
+    subprocess.run([pip.python, "-m", "pip", "uninstall", "-qy", "greeter"], check=True)
+    said = ws.run("status")
+    (following,) = re.findall(r"(?m)^next: patchctl (.*)", said.stdout)
+    assert following == f"revert --workspace {ws.folder}"
 
 
 def test_what_a_folder_without_a_record_lacks_is_named_as_absent(ws: Workspace, packed: Made, tmp_path: Path) -> None:

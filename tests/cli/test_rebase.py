@@ -425,6 +425,17 @@ def test_releases_that_no_form_has_all_of(tmp_path: Path) -> None:
     assert "LOUD" in builds(made)
 
 
+def test_an_empty_stack_that_a_person_wrote_in_quotes_notes_where_it_comes_from(made: Made) -> None:
+    goes_on(made, {"other.py": "OTHER = 1\n"})
+    made.good("pin", "greeter", "v2")
+    manifest = made.root / "manifests/stacks/greeter/v2.yaml"
+    manifest.write_text(
+        manifest.read_text().replace("\nname: v2\n", '\nname: "v2"  # ours\n').replace("comes_from: v1\n", "")
+    )
+    begin(made, code=0)
+    assert '\nname: "v2"  # ours\ncomes_from: v1\n' in manifest.read_text()
+
+
 def test_an_empty_stack_that_pin_made(made: Made) -> None:
     goes_on(made, AGAIN)
     made.good("pin", "greeter", "v2")

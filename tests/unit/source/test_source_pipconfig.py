@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from patchctl.errors import WrongUse
+from patchctl.source.package_index import versions
 from patchctl.source.places import PYPI, IndexConfig, from_settings, machine_config, read_config
 
 
@@ -76,6 +78,19 @@ def test_a_pip_in_the_current_folder_is_never_run(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr("sys.executable", str(tmp_path / "no-python"))
     read_config({"PATH": ".", "HOME": str(tmp_path)})
     assert not witness.exists()
+
+
+def test_a_proxy_may_be_a_host_and_a_port() -> None:
+    assert from_settings({"proxy": "proxy.corp:3128"}, {}).proxy == "http://proxy.corp:3128"
+    assert from_settings({"proxy": "https://proxy.corp"}, {}).proxy == "https://proxy.corp"
+    assert from_settings({"proxy": ""}, {}).proxy is None
+
+
+def test_a_proxy_that_cannot_be_used_is_a_message(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ALL_PROXY", "nonsense://127.0.0.1:1")
+    with pytest.raises(WrongUse, match="cannot use the proxy") as refused:
+        versions("greeter", [], IndexConfig(index_urls=(PYPI,)))
+    assert "socksio" in str(refused.value.hint)
 
 
 def test_the_bundle_of_requests_counts_without_a_cert() -> None:
