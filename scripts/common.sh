@@ -3,7 +3,7 @@
 
 # As patchctl's own (docs/exit-codes.md).
 # shellcheck disable=SC2034
-readonly UPSTREAMS=(verl vllm vllm-ascend megatron-lm mindspeed) FINDINGS=1 WRONG_USE=2 BUSY=6 INTERRUPTED=130 TERMINATED=143
+readonly FINDINGS=1 WRONG_USE=2 BUSY=6 INTERRUPTED=130 TERMINATED=143
 
 # Before 4.4 `set -u` ends a script at "${ARRAY[@]}" of an empty array.
 if ((BASH_VERSINFO[0] * 100 + BASH_VERSINFO[1] < 404)); then
@@ -120,12 +120,11 @@ PYTHON
   fi
 }
 
-# trees_of WORKSPACE NAME...: what PYTHONPATH needs for these of its trees, and 1 where it has none of them.
+# trees_of WORKSPACE: what PYTHONPATH needs for its trees, and 1 where it has none.
 trees_of() {
-  local workspace=$1 name tree found=1 there=()
-  shift
-  for name in "$@"; do
-    tree=$(tree_of "$workspace" "$name") || continue
+  local name tree found=1 there=()
+  for name in verl vllm vllm-ascend megatron-lm mindspeed; do
+    tree=$(tree_of "$1" "$name") || continue
     found=0
     [[ -z $tree ]] || there+=("$tree")
   done
@@ -136,7 +135,7 @@ trees_of() {
 # put_on_path WORKSPACE: its trees first on PYTHONPATH.
 put_on_path() {
   local trees
-  trees=$(trees_of "$1" "${UPSTREAMS[@]}") ||
+  trees=$(trees_of "$1") ||
     wrong_use "$(text "--workspace {1}: none of the trees is there" "$1")" "patchctl apply --workspace $1"
   [[ -z $trees ]] || export PYTHONPATH=$trees${PYTHONPATH:+:$PYTHONPATH}
 }

@@ -151,7 +151,7 @@ absolute() {
 print_plan() {
   check_paths_aloud
   local trees=''
-  [[ -z $ON_PATH ]] || trees=$(trees_of "$WORKSPACE" "${UPSTREAMS[@]}") || true
+  [[ -z $ON_PATH ]] || trees=$(trees_of "$WORKSPACE") || true
   # shellcheck disable=SC2016
   [[ -z $trees ]] || printf 'export PYTHONPATH=%q${PYTHONPATH:+:$PYTHONPATH}\n' "$trees"
   [[ -z ${PATCHCTL_RELEASE-} ]] || printf 'export PATCHCTL_RELEASE=%q\n' "$PATCHCTL_RELEASE"

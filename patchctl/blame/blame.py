@@ -132,8 +132,8 @@ def _below(lines: Sequence[str], number: int, before: str) -> str:
     process = _PROCESS.findall(before)
     if not process:
         return lines[number + 1] if number + 1 < len(lines) else ""
-    following = lines[number + 1 : number + 1 + _MOST_BETWEEN]
-    return next((x for x in following if x.startswith(before.rstrip(" ")) or _process(x) == process), "")
+    head, following = before.rstrip(" "), lines[number + 1 : number + 1 + _MOST_BETWEEN]
+    return next((line for line in following if line.startswith(head) or _process(line) == process), "")
 
 
 def _process(line: str) -> list[str]:

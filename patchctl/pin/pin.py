@@ -175,13 +175,14 @@ def _said(
     """What the user says where no repository can tell. Raises SourceUnavailable without that."""
     known = commit or (wanted if _COMMIT.fullmatch(wanted) else None)
     if known is None:
-        archive = "`--source sdist` takes the package index's archive"
-        if not dist.upstream(like.upstream).sdist:  # `init`, which has no stack yet, has an option for it
-            archive = archive.replace("--source", "--sdist PROJECT --source") if not dist.stacks else ""
-        hint = f"`--mirror {like.upstream}=URL` names another place" + (f"; {archive}" if archive else "")
+        named, ways = dist.upstream(like.upstream).sdist, [f"`--mirror {like.upstream}=URL` names another place"]
+        if named or not dist.stacks:  # `init`, which has no stack yet, has an option for the project
+            ways.append(f"`{'' if named else '--sdist PROJECT '}--source sdist` takes the package index's archive")
         if dist.stacks:
-            hint += "; `pin --commit ID` says it, and only a repository can prove it"
-        raise SourceUnavailable(f"{like.upstream}: no place tells which commit {wanted} is", tried, hint=hint)
+            ways.append("`pin --commit ID` says it, and only a repository can prove it")
+        raise SourceUnavailable(
+            f"{like.upstream}: no place tells which commit {wanted} is", tried, hint="; ".join(ways)
+        )
     version = version_of(wanted, prefix) if wanted != known else None
     return Revision(known, f"{prefix}{version}" if version else None, None, "the command line")
 

@@ -246,7 +246,7 @@ def accept_resolution(run: RebaseRun, state: RebaseState) -> RebaseState:
             clear(work, commit.id)
         notes = [f"{', '.join(sorted(map(os.fsdecode, files)))}: as it was resolved, not made anew: {why}"]
     assert made.commit is not None
-    if work.git("rev-parse", f"{state.head}^{{tree}}") == work.git("rev-parse", f"{made.commit}^{{tree}}"):
+    if _same_tree(work, state.head, made.commit):
         hint = "`patchctl rebase --skip --reason WHY` leaves it out; `git reset --hard HEAD~1` begins it anew"
         raise DoesNotApply(f"nothing is left of {feature}: what you committed changes nothing", hint=hint)
     run.store(state).keep(work, original, state.head, made.commit)
@@ -342,7 +342,11 @@ def _is_nothing(folder: Path, work: WorkTree, state: RebaseState) -> bool:
         commits = commits_between(folder, state.head)
     except WrongUse:
         return False
-    return bool(commits) and commits[-1].tree == work.git("rev-parse", f"{state.head}^{{tree}}").decode().strip()
+    return bool(commits) and _same_tree(work, state.head, commits[-1].id)
+
+
+def _same_tree(work: WorkTree, one: str, other: str) -> bool:
+    return work.git("rev-parse", f"{one}^{{tree}}") == work.git("rev-parse", f"{other}^{{tree}}")
 
 
 def _check_resolved(folder: Path, work: WorkTree, state: RebaseState) -> None:

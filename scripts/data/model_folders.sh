@@ -3,13 +3,13 @@
 
 # use_trees NAME...: puts the workspace's trees on PYTHONPATH; each has to be there.
 use_trees() {
-  local name trees
+  local name tree found=''
   for name in "$@"; do
-    tree_of "$WORKSPACE" "$name" >/dev/null ||
+    tree=$(tree_of "$WORKSPACE" "$name") ||
       wrong_use "$WORKSPACE has no $name" "patchctl apply --workspace $WORKSPACE, or --workspace DIR"
+    found+=${tree:+$tree:}
   done
-  trees=$(trees_of "$WORKSPACE" "$@")
-  [[ -z $trees ]] || export PYTHONPATH=$trees${PYTHONPATH:+:$PYTHONPATH}
+  [[ -z $found ]] || export PYTHONPATH=${found%:}${PYTHONPATH:+:$PYTHONPATH}
 }
 
 # ours MODULE ARGUMENT...: a Python module of this folder, under the training environment's Python.
