@@ -17,6 +17,8 @@ from patchctl.training.recipes.read import Key, Recipes
 # What "close" is, of one training step in bf16 from the same weights and answers: losses and the gradient norm may differ by
 # this, and the angle between what the two runs make of the weights has at least this cosine.
 LIMITS = {"loss": 0.01, "grad_norm": 0.05, "direction": 0.9}
+# A mean in bf16 of what the other run has in float32.
+ROUNDED = 2**-7
 GRADIENT, SCORE = "actor/grad_norm", "critic/score/mean"
 NO_LOSS = {GRADIENT, SCORE, "actor/lr"}
 
@@ -57,8 +59,9 @@ def _held(place: Place, folder: Path, variant: Variant, metrics: dict[str, dict[
     same = [str(HERE / "same.py"), *map(str, watched), str(updates[1])]
     weights = json.loads(finished(place, same, folder / "same.log", 200))
     tokens = [{file.name: file.read_text() for file in one.glob("tokens.*.0.json")} for one in watched]
-    found = {"weights": weights["weights"], "direction": weights["direction"], "metrics equal": metrics == beside}
-    found |= differences(beside, metrics) | {"tokens": tokens[0] == tokens[1]}
+    found = {"weights": weights["weights"], "direction": weights["direction"]}
+    found |= {"metrics equal": alike(beside, metrics, variant.elsewhere), "tokens": tokens[0] == tokens[1]}
+    found |= differences(_but(beside, variant.elsewhere), _but(metrics, variant.elsewhere))
     if not (
         found["weights"] and found["tokens"]
     ):  # otherwise they are as near to Hugging Face's as those of the other run
@@ -66,6 +69,21 @@ def _held(place: Place, folder: Path, variant: Variant, metrics: dict[str, dict[
         found |= {name: engine[name] for name in ("behind", "rounded", "turned")}
     # one-by-one is only what one-rank is held against: other micro-batches, with the engine as it was.
     return found | {"faults": faults(found, variant) if variant.name != "one-by-one" else []}
+
+
+def alike(one: dict[str, dict[str, float]], other: dict[str, dict[str, float]], elsewhere: frozenset[str]) -> bool:
+    """Whether two runs logged the very same; of what is computed `elsewhere`, but for a rounding."""
+    near = all(
+        name in other.get(step, {}) and abs(other[step][name] - value) <= ROUNDED * abs(value)
+        for step, values in one.items()
+        for name, value in values.items()
+        if name in elsewhere
+    )
+    return near and _but(one, elsewhere) == _but(other, elsewhere)
+
+
+def _but(metrics: dict[str, dict[str, float]], left_out: frozenset[str]) -> dict[str, dict[str, float]]:
+    return {step: {k: v for k, v in values.items() if k not in left_out} for step, values in metrics.items()}
 
 
 def differences(one: dict[str, dict[str, float]], other: dict[str, dict[str, float]]) -> dict[str, float | None]:

@@ -29,8 +29,10 @@ class OfRelease:
     sizes: Mapping[str, str] = field(default_factory=dict)
     # The same by PROFILE/RECIPE, where its switch has nothing to do with those.
     of_recipe: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    # Whether a run can be given the answers of another one, and what its engine holds be kept.
+    # Whether what its engine holds after an update can be kept (--steps).
     looks_closer: bool = True
+    # Whether a loss is a mean over all that a step trains on, however micro-batches cut it.
+    whole_losses: bool = False
     # Of known.yaml: by PROFILE/RECIPE, what it `stops` with and `why`.
     known_stops: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     name: str = ""
@@ -87,6 +89,7 @@ _OF_VERL = {
             "qwen3-235b/grpo-rebalance": {"rollout_tp": "1", "rollout_dp": "1"},  # two servers
         },
         looks_closer=False,
+        whole_losses=True,
     ),
 }
 

@@ -39,7 +39,8 @@ COMPARED = """
 
 Each row is a run of its own beside the recipe's, in which training is given the recipe's answers, prompt by prompt. **Equal**: both
 steps' losses, gradient norms and scores, and all weights that the engine is given, are the very same; so is what it answers
-greedily, where `tests/recipes/switches.yaml` does not say `close`. **Close**, of the first step, which begins with the same weights:
+greedily, where `tests/recipes/switches.yaml` does not say `close`; the entropy, which another pass computes with skip_old_log_prob, is
+held to a rounding to bf16. **Close**, of the first step, which begins with the same weights:
 losses differ by at most {loss}, the gradient norm by at most {grad_norm:.0%}, the cosine between what the two steps make of the weights
 is at least {direction}, and the engine's greedy tokens are Hugging Face's with its weights, or at most {behind} logits below the best.
 An engine with experts may be further below where two of them are nearly as good as each other, since rounding chooses there: it is
@@ -48,7 +49,8 @@ held to the limit with such choices of Hugging Face's router turned round, named
 
 - **off**: every switch of a feature off that can be off; **without X**, that one and what needs it; **only X Y**, all but these two.
 - **one rank** is held against a run on the recipe's ranks with micro-batches of one answer, as it has them itself: a loss is the average of
-  its micro-batches', and depends on which answers share one. Hybrid data parallelism, which chooses them itself, is held in its own
+  its micro-batches', and depends on which answers share one; where it is one over all of a step (verl 0.9 and newer), against the
+  recipe's own. Hybrid data parallelism, which chooses them itself, is held in its own
   micro-batches against runs with one answer in each. Recipes with experts have two ranks there: MindSpeed's overlapped exchange
   fails on one. A recipe that begins with random weights is not run there: which they are depends on the number of ranks.
 

@@ -6,11 +6,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from itertools import combinations
 from pathlib import Path
 from typing import Any
 
 import yaml
+from pins import distribution
+from releases import RELEASES
 from shrunk import REPO, TABLE, Shrunk, shrunk
 
 from patchctl.training.recipes.read import Key, Recipes
@@ -49,6 +52,11 @@ class Variant:
     def engine(self) -> str:
         return self._promise("engine")
 
+    @property
+    def elsewhere(self) -> frozenset[str]:
+        """Metrics that another pass computes without a switch."""
+        return frozenset(metric for name in self.off for metric in SWITCHES[name].get("elsewhere", ()))
+
     def _promise(self, of: str) -> str:
         """The weakest of what its switches promise; other numbers of ranks round otherwise."""
         return "close" if self.one_rank or any(SWITCHES[name].get(of) == "close" for name in self.off) else "equal"
@@ -78,13 +86,13 @@ def begins_at_random(run: RecipeRun) -> bool:
 
 
 def on_in(run: RecipeRun) -> frozenset[str]:
-    """The switches that a recipe has on."""
+    """The switches that a recipe has on, of patches that its release has."""
     keys = {bare(key): value.value for key, value in {**run.overrides, **run.environment}.items()}
     off = {"actor_rollout_ref.rollout.data_parallel_size": "1"}
     return frozenset(
         name
         for name, switch in SWITCHES.items()
-        if any(key in keys and keys[key] != off.get(key) for key in switch["keys"])
+        if of_release(name, run.release) and any(key in keys and keys[key] != off.get(key) for key in switch["keys"])
     )
 
 
@@ -99,10 +107,11 @@ def variants(known: Recipes, keys: Sequence[Key], kinds: Sequence[str]) -> Itera
         for kind in kinds:
             if kind == "one-rank" and (runs[key].ranks == 1 or begins_at_random(run)):
                 continue
-            for variant in _of(kind, on, dynamic):
+            for variant in _of(kind, on, dynamic, run.release):
                 if kind in ("minus-one", "pairs"):
                     whole = on if kind == "minus-one" else frozenset()
-                    with_trainer = kind == "minus-one" or any(in_trainer(name) for name in variant.name.split("-")[1:])
+                    two = variant.name.split("-")[1:]
+                    with_trainer = kind == "minus-one" or any(in_trainer(name, run.release) for name in two)
                     tried = (runs[key].recipe.entry.config if with_trainer else "", whole, on - variant.off)
                     if tried in done:
                         continue
@@ -110,12 +119,16 @@ def variants(known: Recipes, keys: Sequence[Key], kinds: Sequence[str]) -> Itera
                 yield key, variant
 
 
-def _of(kind: str, on: frozenset[str], dynamic: bool) -> Iterator[Variant]:
+def _of(kind: str, on: frozenset[str], dynamic: bool, release: str | None) -> Iterator[Variant]:
     may_be_off = frozenset(name for name in on if "stays" not in SWITCHES[name])
     if kind == "off":
-        yield Variant("off", may_be_off)
+        if may_be_off:
+            yield Variant("off", may_be_off)
     elif kind == "one-rank":
         several = frozenset(name for name in on if SWITCHES[name].get("several"))
+        if RELEASES[release or ""].whole_losses:
+            yield Variant("one-rank", several, one_rank=True)
+            return
         beside = "one-by-one" if dynamic and not any(SWITCHES[name].get("one_by_one") for name in on) else "on"
         if beside != "on":
             yield Variant("one-by-one", one_by_one=True)
@@ -126,28 +139,42 @@ def _of(kind: str, on: frozenset[str], dynamic: bool) -> Iterator[Variant]:
             yield Variant(f"without-{name}", frozenset({name, *wants_it}))
     else:
         for pair in combinations(sorted(on), 2):
-            if meet(*pair):
+            if meet(*pair, release):
                 wanted = {other for name in pair for other in SWITCHES[name].get("wants", [])}
                 yield Variant(f"only-{pair[0]}-{pair[1]}", may_be_off - {*pair, *wanted})
 
 
-def meet(one: str, other: str) -> bool:
+def meet(one: str, other: str, release: str | None) -> bool:
     """Whether two switches act on the same step, or their patches change the same code."""
     same_step = SWITCHES[one]["step"] == SWITCHES[other]["step"]
-    return same_step or bool(changed_code(one) & changed_code(other))
+    return same_step or bool(changed_code(one, release) & changed_code(other, release))
 
 
-def in_trainer(switch: str) -> bool:
+def in_trainer(switch: str, release: str | None) -> bool:
     """Whether its patches change a trainer: the other trainers have code of their own in its place."""
-    return any(re.search(r"/(trainer|recipe)/", file) for file in changed_code(switch))
+    return any(re.search(r"/(trainer|recipe)/", file) for file in changed_code(switch, release))
 
 
-def changed_code(switch: str) -> set[str]:
+def changed_code(switch: str, release: str | None) -> set[str]:
     """What the patches of a switch change upstream, as UPSTREAM/FILE, but for files where settings are declared."""
     found = set()
+    for file in _patches(switch, release):
+        files = re.findall(r"^diff --git a/(\S+\.py) ", file.read_text(encoding="utf-8"), re.MULTILINE)
+        found |= {f"{file.parents[2].name}/{path}" for path in files if "config" not in path}
+    return found
+
+
+@cache
+def of_release(switch: str, release: str | None) -> bool:
+    """Whether a release has patches of a switch; without them its keys are upstream's own."""
+    return bool(_patches(switch, release))
+
+
+def _patches(switch: str, release: str | None) -> list[Path]:
+    """Those of a switch, on the stacks of a release."""
+    found, stacks = [], distribution().release(release or "").stacks
     for feature in SWITCHES[switch]["features"]:
         name, _, upstream = feature.partition("@")
-        for file in (REPO / "patches").glob(f"{upstream or '*'}/*/{name}/*.patch"):
-            files = re.findall(r"^diff --git a/(\S+\.py) ", file.read_text(encoding="utf-8"), re.MULTILINE)
-            found |= {f"{file.parents[2].name}/{path}" for path in files if "config" not in path}
+        for where in [upstream] if upstream else stacks:
+            found += (REPO / "patches" / where / stacks[where] / name).glob("*.patch")
     return found

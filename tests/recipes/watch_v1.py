@@ -1,19 +1,22 @@
 """As `watch`, for verl's v1 trainer: its workers send weights to a server, whose engine has processes of its own, and its batches
-are in a transfer queue. Changes nothing that is computed.
+are in a transfer queue. Changes nothing that is computed, but for the answers of a run that is compared.
 
 In the folder RECIPE_WATCHED, by the names that `watch` gives: what each rank sent in an update; what each server answers greedily to
-PROMPTS after it, before it generates for training, by the server's number; how many different answers a step trains on; metrics.
+PROMPTS after it, before it generates for training, by the server's number; what a step trains on, and how many different answers that
+is; metrics. With RECIPE_SAMPLES, such a folder of another run, a step trains on what that run's did, group by group.
 Where an update sends what has changed (delta_in_place), the weights are those that the changes make of the update before, put together
 here, by no code of the patch's; `changed.UPDATE.RANK.json` says how many numbers came.
 """
 
 import asyncio
 import json
+import os
 from pathlib import Path
 
-from watch import LENGTH, PROMPTS, _file, _watched
+from watch import LENGTH, PROMPTS, _file, _watched, same_prompts
 
 BEGINS = "__delta_in_place__"  # before an update's weights: whether they are whole
+LENGTHS = ("prompt_len", "response_len", "seq_len")  # of a row's tag
 
 
 def watch_updates(module):
@@ -97,12 +100,37 @@ def watch_trainer(module):
     balance = module.PPOTrainer._balance_batch
 
     def balanced(self, batch, *more, **settings):
-        fields = ["prompts", "responses"]
-        found = module.tq.kv_batch_get(keys=batch.keys, partition_id=batch.partition_id, select_fields=fields)
-        rows = zip(*(found[name].unbind() for name in fields), strict=True)
+        import torch
+
+        fields = module.tq.kv_batch_get(keys=batch.keys, partition_id=batch.partition_id)
+        own = {name: value.clone() for name, value in fields.items() if isinstance(value, torch.Tensor)}
+        name = f"samples.{self.global_steps}.pt"
+        lengths = [{name: tag[name] for name in LENGTHS} for tag in batch.tags]
+        torch.save({"groups": _groups(batch.keys), "lengths": lengths, "fields": own}, _watched() / name)
+        rows = zip(own["prompts"].unbind(), own["responses"].unbind(), strict=True)
         answers = [(*prompt.tolist(), *response.tolist()) for prompt, response in rows]
         count = {"answers": len(answers), "different": len(set(answers))}
-        (_watched() / f"samples.{self.global_steps}.json").write_text(json.dumps(count))
+        (_watched() / name).with_suffix(".json").write_text(json.dumps(count))
+        if "RECIPE_SAMPLES" in os.environ:
+            other = torch.load(Path(os.environ["RECIPE_SAMPLES"]) / name, weights_only=False)
+            _train_on(module, batch, other)
         return balance(self, batch, *more, **settings)
 
     module.PPOTrainer._balance_batch = balanced
+
+
+def _groups(keys):
+    """Of each row the number of its group: the first part of a key is its prompt's."""
+    numbers = {}
+    return [numbers.setdefault(key.partition("_")[0], len(numbers)) for key in keys]
+
+
+def _train_on(module, batch, other):
+    """Rows as the other run had them, in its order; what is in the queue for them becomes what it was there."""
+    from tensordict import TensorDict
+
+    batch.reorder(same_prompts([[n] for n in other["groups"]], [[n] for n in _groups(batch.keys)]))
+    for tag, lengths in zip(batch.tags, other["lengths"], strict=True):
+        tag.update(lengths)
+    fields = TensorDict(other["fields"], batch_size=len(batch))
+    module.tq.kv_batch_put(keys=batch.keys, partition_id=batch.partition_id, fields=fields, tags=batch.tags)
