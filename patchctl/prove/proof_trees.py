@@ -5,6 +5,7 @@ Trees are two workspaces, DIR/base and DIR/patched, which must hold exactly what
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -43,7 +44,7 @@ def trees_of(dist: Distribution, folder: Path, check: Callable[[Path], list[str]
     for name in ("base", "patched"):
         if wrong := check(folder / name):
             more = f", and {len(wrong) - 1} more" if len(wrong) > 1 else ""
-            hint = f"`patchctl verify --workspace {folder / name}` says all; apply there again"
+            hint = f"`patchctl verify --workspace {shlex.quote(str(folder / name))}` says all; apply there again"
             raise WrongUse(f"{folder / name} is not as it was written: {wrong[0]}{more}", hint=hint)
     for upstream, tree in patched.trees.items():
         if Path(tree.folder).name != upstream:

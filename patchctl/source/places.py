@@ -24,7 +24,7 @@ from urllib.parse import unquote, urlsplit
 
 from patchctl.errors import WrongUse
 from patchctl.language import message
-from patchctl.terminal.text import redact, visible_line
+from patchctl.terminal.text import one_line, redact, visible_line
 
 PORTS = {"http": 80, "https": 443, "git": 9418, "ssh": 22}
 CONNECT_SECONDS = 10.0
@@ -177,7 +177,10 @@ def _config_of(environment: frozenset[tuple[str, str]]) -> IndexConfig:
 
 
 def read_config(environment: Mapping[str, str]) -> IndexConfig:
-    """Return pip's configuration, or only the PIP_* variables if pip cannot be run."""
+    """Return pip's configuration, or only the PIP_* variables if pip cannot be run.
+
+    Raises WrongUse for a file of pip's that pip cannot read: what it names may be all that a machine may ask.
+    """
     settings = _from_pip(environment)
     return from_settings(dict(_from_variables(environment) if settings is None else settings), environment)
 
@@ -231,6 +234,12 @@ def _from_pip(environment: Mapping[str, str]) -> list[tuple[str, str]] | None:
             continue
         if done.returncode == 0:
             return _parse(done.stdout.decode("utf-8", "replace"))
+        said = done.stderr.decode("utf-8", "replace")
+        if "onfiguration file" in said:
+            raise WrongUse(
+                message("pip cannot read its configuration: {problem}", problem=redact(one_line(said))),
+                hint=message("mend that file, or set PIP_CONFIG_FILE=/dev/null, which leaves pip's files out"),
+            )
     return None
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shlex
 import stat
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -81,7 +82,7 @@ def settled_marks(tree: Tree) -> dict[bytes, Mark]:
     if absent:
         hint = message(
             "`git -C {folder} sparse-checkout disable` brings them; or `git update-index --no-skip-worktree FILE`",
-            folder=tree.folder,
+            folder=shlex.quote(str(tree.folder)),
         )
         raise LocalEdits(
             message("{folder} is a sparse checkout: files are not there", folder=tree.folder),

@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import shlex
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -195,7 +196,7 @@ def _check_pin(part: TreePart, tree: Tree, sides: Sides) -> None:
         return
     hint = message(
         "`patchctl identify {folder}` says which revision it is; --on-this-base takes it as it is if no patch changes what differs",
-        folder=tree.folder,
+        folder=shlex.quote(str(tree.folder)),
     )
     links = tree.links(differing)
     if links:
