@@ -185,13 +185,38 @@ def file_bytes(path: Path) -> bytes:
 
 
 def rewrite_patches(text: str, names: Sequence[str]) -> str:
-    """Return a stack's manifest with `names` as its `patches`. Raises WrongUse unless it is a block list."""
+    """Return a stack's manifest with `names` as its `patches`; comments stay with their item, whatever its number.
+
+    Raises WrongUse unless it is a block list.
+    """
     lines = text.split("\n")
     found = _block(lines, "patches")
     if found is None:
         raise WrongUse("the manifest has no block list `patches:`", hint="write it with one `- item` per line")
-    block = ["patches:", *(f"  - {name}" for name in names)] if names else ["patches: []"]
+    above: list[str] = []
+    comments: dict[str, tuple[list[str], str]] = {}
+    for line in lines[found.start + 1 : found.stop]:
+        item, behind = _parted(line)
+        if item:
+            comments[_unnumbered(item.strip("- \t\"'"))], above = (above, behind), []
+        elif behind:
+            above.append(line)
+    block = [("patches:" if names else "patches: []") + _parted(lines[found.start])[1]]
+    for name in names:
+        before, behind = comments.get(_unnumbered(name), ([], ""))
+        block += [*before, f"  - {name}{behind}"]
+    block += above
     return "\n".join([*lines[: found.start], *block, *lines[found.stop :]])
+
+
+def _parted(line: str) -> tuple[str, str]:
+    """A line, and the comment behind it with the blanks before it."""
+    item = line.partition("#")[0].rstrip()
+    return item, line[len(item) :].rstrip()
+
+
+def _unnumbered(name: str) -> str:
+    return name.lstrip("0123456789-")
 
 
 def rewrite_texts(text: str, key: str, texts: Mapping[str, str]) -> str:
