@@ -62,6 +62,8 @@ def test_a_good_node_is_ready(tmp_path: Path) -> None:
     (following,) = re.findall(r"(?m)^next: patchctl train qwen3-235b grpo --nodes \d+ --release \S+$", text.stdout)
     more = real(tmp_path, *BIG, "--size", "batch=512", "--machine", str(folder), "trainer.save_freq=7").stdout
     assert f"{following} --size batch=512 trainer.save_freq=7\n" in more
+    of_trees = real(tmp_path, *BIG, "--workspace", str(tmp_path / "my trees"), "--machine", str(folder)).stdout
+    assert f"{following} --workspace '{tmp_path / 'my trees'}'\n" in of_trees
     assert "29 of 34,816 tokens" in text.stdout and "OK on 16 devices" not in text.stdout
     assert "OK on 16 devices" in real(tmp_path, *BIG, "--machine", str(folder), "-v").stdout
     found_by_name(real(tmp_path, *BIG, "--machine", str(folder), "--json"), 0)

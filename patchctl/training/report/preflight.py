@@ -77,10 +77,16 @@ def preflight_output(
 
 
 def preflight_text(
-    case: Case, findings: Sequence[Finding], cleared: Sequence[str], style: Style, *, verbose: bool
+    case: Case,
+    findings: Sequence[Finding],
+    cleared: Sequence[str],
+    style: Style,
+    *,
+    verbose: bool,
+    workspace: Path | None,
 ) -> Iterator[str]:
     """Yield whether the recipe can run here; then one line per finding by area, with what to do below it: what blocks, what else
-    to look at, and with `verbose` what passed."""
+    to look at, and with `verbose` what passed. `workspace` is the one that the command line named."""
     machines, count = case.run.machines, case.run.all_devices
     nodes = message("{count} nodes", count=machines)
     head = message(
@@ -101,7 +107,8 @@ def preflight_text(
         release = f" --release {run.release}" if run.release else ""
         accepted = dict.fromkeys(f.name for f in findings if f.accepted)
         more = "".join(f" --accept {shlex.quote(name)}" for name in accepted) + visible_line(run.repeated(NODES))
-        todo = f"patchctl train {run.profile} {run.name} --nodes {case.nodes}{release}{more}"
+        trees = visible_line(f" --workspace {shlex.quote(str(workspace))}") if workspace else ""
+        todo = f"patchctl train {run.profile} {run.name} --nodes {case.nodes}{release}{trees}{more}"
         yield translated(message("next: {command}", command=todo))
     blocking = [f for f in findings if f.blocks or f.name == RELEASE]
     others = [f for f in findings if f.level != "ok" and f not in blocking]

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+from click.core import ParameterSource
 
 from patchctl.cli.app import App, format_option, print_findings, verbose_option, workspace_option
 from patchctl.errors import PatchctlError, WrongUse
@@ -108,7 +109,8 @@ def command(
     cleared = _clear(case, yes) if clear_caches else []
     data = preflight_output(case, findings, cleared, record)
     report = Report(findings)
-    text = partial(preflight_text, case, findings, cleared, verbose=verbose)
+    named = click.get_current_context().get_parameter_source("workspace") is ParameterSource.COMMANDLINE
+    text = partial(preflight_text, case, findings, cleared, verbose=verbose, workspace=workspace if named else None)
     print_findings(app, output, Shown(report, "preflight"), data, text)
     return report.exit_code()
 
