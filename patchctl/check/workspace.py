@@ -210,7 +210,7 @@ class _TreeCheck:
     def untracked(self, hidden: Container[bytes]) -> Iterator[Finding]:
         if self.state.kind != "managed":
             return
-        others = (p for p in self.tree.work.untracked() if p not in hidden and b"__pycache__/" not in p)
+        others = (p for p in self.tree.work.untracked() if p not in hidden and b"__pycache__/" not in p + b"/")
         found = [p for p in others if os.fsdecode(p) not in self.state.generated]
         for path in found[:_SHOWN_UNTRACKED]:
             full = self.tree.folder / os.fsdecode(path)

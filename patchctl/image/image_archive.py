@@ -39,9 +39,11 @@ _GLOBALS_LIMIT = 100
 _GZIP = b"\x1f\x8b"
 _DAMAGED = (tarfile.TarError, gzip.BadGzipFile, zlib.error, EOFError)
 _DEPTH = 200
+_LONGEST_LINK = 3000  # of the system's 4095, less what leads up from _DEPTH
 _CHUNK = 1 << 20
 _COMPRESSED = {b"\x1f\x8b": "gzip", b"\xfd7zXZ": "xz", b"BZh": "bzip2", b"\x28\xb5\x2f\xfd": "zstd"}
 _WHITEOUT, _OPAQUE = ".wh.", ".wh..wh..opq"
+_NOWHERE = f"{_WHITEOUT}elsewhere"  # no file of a layer has such a name
 _INDEXES = ("application/vnd.oci.image.index.v1+json", "application/vnd.docker.distribution.manifest.list.v2+json")
 
 _Parts = tuple[str, ...]
@@ -228,7 +230,7 @@ class ImageArchive:
         return WrongUse(what, where=self._file.name, hint=raise_limit("images", limit))
 
     def _put(self, staged: Path, path: _Parts, info: tarfile.TarInfo, data: IO[bytes] | None) -> bool:
-        """Write an entry of a layer. False for what no tree has, which is then missing: devices, pipes, and links out of the image."""
+        """Write an entry of a layer. False for what no tree has, which is then missing: devices and pipes."""
         if len(path) > _DEPTH:
             raise self._wrong(f"/{'/'.join(path)!r:.100} is more than {_DEPTH} folders deep")
         if info.issparse():  # a few bytes could stand for any number of them
@@ -240,9 +242,8 @@ class ImageArchive:
         self._count(1, info.size)
         _remove(target)
         if info.issym():
-            if within := _stays_within(path, info.linkname):
-                target.symlink_to(info.linkname)
-            return within
+            target.symlink_to(_link_within(path, info.linkname))
+            return True
         if info.islnk():
             other = next(
                 (one for one in (staged, staged.parent) if _is_file(one.joinpath(*_path(info.linkname)))), None
@@ -417,11 +418,30 @@ def _make_folder(staged: Path, path: _Parts) -> int:
     return made
 
 
-def _stays_within(path: _Parts, link: str) -> bool:
-    """Whether a link leads nowhere but into the image: `..` at its beginning alone, since what a name leads to may be a link too."""
+def _link_within(path: _Parts, link: str) -> str:
+    """Where a link leads, as one that stays below the folder to unpack into: the image's root is that folder.
+
+    What a name leads to may be a link too, so that `..` behind one could lead anywhere: such a link becomes one to a name that is
+    never unpacked. It is there all the same, as Python follows it in the image.
+    """
     parts = link.split("/")
     up = next((number for number, part in enumerate(parts) if part != ".."), len(parts))
-    return not link.startswith("/") and up < len(path) and ".." not in parts[up:]
+    if ".." in parts[up:] or not link or len(os.fsencode(link)) > _LONGEST_LINK:
+        return _NOWHERE
+    above = len(path) - 1
+    if link.startswith("/") or up > above:  # above the root is the root
+        return "/".join([*[".."] * above, *filter(None, parts[up:])]) or "."
+    return link
+
+
+def cut_links(to: Path, folders: Sequence[PurePosixPath]) -> None:
+    """Make links that lead to no place in these folders of an unpacked image lead nowhere: the folders above them are there in part."""
+    held = [to.resolve() / folder.relative_to("/") for folder in folders]
+    for folder, below, files in os.walk(to):
+        for link in (Path(folder, name) for name in [*below, *files] if os.path.islink(os.path.join(folder, name))):
+            if link.exists() and not any(link.resolve().is_relative_to(one) for one in held):
+                link.unlink()
+                link.symlink_to(_NOWHERE)
 
 
 def _is_file(path: Path) -> bool:

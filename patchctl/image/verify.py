@@ -16,7 +16,7 @@ from patchctl import process_group
 from patchctl.check.workspace import verify_workspace
 from patchctl.errors import WrongUse
 from patchctl.findings import Finding, Report
-from patchctl.image.image_archive import ImageFile, open_image
+from patchctl.image.image_archive import ImageFile, cut_links, open_image
 from patchctl.manifest.distribution import Distribution
 from patchctl.sbom.forms import statement_findings
 from patchctl.scratch import scratch
@@ -56,6 +56,7 @@ def verify_image(
         ]
         if elsewhere:
             image.unpack(root, elsewhere)
+        cut_links(root, [at, *elsewhere])
         report = verify_workspace(there, dist, progress, within=root)
         report.findings[:] = [_in_image(one, root) for one in report.findings]
         report.add(_labels(image.labels, state, file.name))

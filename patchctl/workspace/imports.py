@@ -132,7 +132,12 @@ def additions(folder: Path, files: Iterable[bytes], known: Container[bytes] = ()
     for above, name, stems in _beside_modules(folder, files):
         stem, _, rest = name.partition(b".")
         path = above + name
-        if stem in stems or path in packages or not stem.decode("utf-8", "replace").isidentifier():
+        if (
+            stem in stems
+            or path in packages
+            or name == b"__pycache__"
+            or not stem.decode("utf-8", "replace").isidentifier()
+        ):
             continue
         found = [path] if rest in (b"py", b"pyc") else [] if rest else _package(os.fsencode(folder), path)
         yield from (one for one in found if one not in files and one not in known)
@@ -159,10 +164,17 @@ def _beside_modules(folder: Path, files: Iterable[bytes]) -> Iterator[tuple[byte
 
 
 def _package(folder: bytes, path: bytes) -> list[bytes]:
-    """Return the files that make a folder a package."""
+    """Return the files that make a folder a package; of a link that leads nowhere here, the link."""
+    if _leads_nowhere(os.path.join(folder, path)):
+        return [path]
     inside = (name for name in _names(os.path.join(folder, path)) if name.startswith(b"__init__."))
     made = (n for n in inside if n[8:] in (b".py", b".pyc") or _EXTENSION.fullmatch(n[8:]))
     return [path + b"/" + name for name in made]
+
+
+def _leads_nowhere(path: bytes) -> bool:
+    """Whether it is a link to what is not here. Where Python runs it may be there: an image is unpacked in part, a folder is mounted later."""
+    return os.path.islink(path) and not os.path.exists(path)
 
 
 def _names(folder: bytes) -> list[bytes]:
@@ -226,14 +238,28 @@ for line in sys.stdin:
 
 
 def forged(folder: Path, files: Iterable[bytes]) -> tuple[list[bytes], list[bytes]]:
-    """Return byte code that Python would run in place of these modules: first what differs from their compilation, then
-    what another Python made, which this one cannot check.
+    """Return byte code that Python would run in place of these modules: first what differs from their compilation or is a
+    link that leads nowhere here, then what another Python made, which this one cannot check.
     """
-    taken = list(_taken(os.fsencode(folder), files))
+    root, files = os.fsencode(folder), [*files]
+    unseen = list(_unseen(root, files))
+    taken = list(_taken(root, files))
     mine = [one for one in taken if one[1] == _OURS]
     others = [path for path, tag, *_ in taken if tag != _OURS]
     lines = [f"{level} {_hex(folder, path)} {_hex(folder, module)}\n" for path, _, level, module in mine]
-    return [one[0] for one, same in zip(mine, _same(lines), strict=True) if not same], others
+    return unseen + [one[0] for one, same in zip(mine, _same(lines), strict=True) if not same], others
+
+
+def _unseen(folder: bytes, files: Iterable[bytes]) -> Iterator[bytes]:
+    """Yield links that lead nowhere here in place of byte code of these modules, or of the folder with it."""
+    for above, stems in sorted(modules_by_folder(files).items()):
+        kept = above + b"__pycache__"
+        if _leads_nowhere(os.path.join(folder, kept)):
+            yield kept
+        for name in _names(os.path.join(folder, kept)):
+            match = _NAME.fullmatch(name)
+            if match and match[1] in stems and _leads_nowhere(os.path.join(folder, kept, name)):
+                yield kept + b"/" + name
 
 
 def _same(lines: list[str]) -> Iterator[bool]:

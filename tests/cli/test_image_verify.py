@@ -196,6 +196,51 @@ def test_layers_go_over_each_other(
         assert set(seen.values()) == {"file-changed"} and f"/{HELLO}" in seen and len(seen) > 2
 
 
+@pytest.mark.parametrize(
+    ("name", "to", "rule"),
+    [
+        ("greeter/hello", "/opt/evil", "untracked-file"),
+        ("greeter/hello", "../../../evil", "untracked-file"),
+        ("greeter/hello", "../../../../../../evil", "untracked-file"),
+        ("greeter/hello", "greeter/../evil", "untracked-file"),
+        ("greeter/hello", "/opt", "untracked-file"),
+        ("greeter/hello", "../../../..", "untracked-file"),
+        ("greeter/hello", "/" + "a" * 3500, "untracked-file"),
+        ("json.py", "/opt/evil/__init__.py", "untracked-file"),
+        ("yaml", "/opt/evil", "untracked-file"),
+        ("greeter/__pycache__", "/opt/evil", "byte-code"),
+        ("greeter/__pycache__/hello.cpython-39.pyc", "/opt/evil/x.pyc", "byte-code"),
+        ("greeter/hello.so", "/opt/patched/greeter/README.md", "untracked-file"),
+    ],
+    ids=[
+        "absolute",
+        "up",
+        "over the root",
+        "up in its middle",
+        "above",
+        "root",
+        "long",
+        "module",
+        "top",
+        "cache",
+        "byte code",
+        "inside",
+    ],
+)
+def test_a_link_that_python_follows_is_found(applied: Applied, name: str, to: str, rule: str, tmp_path: Path) -> None:
+    """The folder that it leads to is in the image, but in no tree: what is there is not unpacked."""
+    path = f"opt/patched/greeter/{name}"
+    evil = layer(("opt/evil/__init__.py", b"print('evil')\n"), (path, entry(tarfile.SYMTYPE, to)))
+    image = docker(tmp_path / "image.tar", [applied.layer, evil], applied.labels)
+    assert found(applied, image, 1) == {f"/{path}": rule}
+
+
+def test_a_link_to_another_file_of_its_tree_is_no_finding(applied: Applied, tmp_path: Path) -> None:
+    link = entry(tarfile.SYMTYPE, "/opt/patched/greeter/README.md")
+    image = oci(tmp_path / "image.tar", [applied.layer, layer(("opt/patched/greeter/notes.txt", link))], applied.labels)
+    assert set(found(applied, image, 0).values()) == {"untracked-file"}  # a note, as on disk
+
+
 def test_what_a_layer_takes_away_and_brings_again_is_there(applied: Applied, tmp_path: Path) -> None:
     """A whiteout is about the layers below: the order within one layer says nothing."""
     again = io.BytesIO(applied.layer)
