@@ -12,6 +12,8 @@ import hashlib
 import json
 import os
 import posixpath
+import re
+import shlex
 import shutil
 import tarfile
 import zlib
@@ -45,6 +47,10 @@ _COMPRESSED = {b"\x1f\x8b": "gzip", b"\xfd7zXZ": "xz", b"BZh": "bzip2", b"\x28\x
 _WHITEOUT, _OPAQUE = ".wh.", ".wh..wh..opq"
 _NOWHERE = f"{_WHITEOUT}elsewhere"  # no file of a layer has such a name
 _INDEXES = ("application/vnd.oci.image.index.v1+json", "application/vnd.docker.distribution.manifest.list.v2+json")
+_BLOB = re.compile("blobs/sha256/([0-9a-f]{64})")
+_DIGEST = re.compile(r"(?:blobs/sha256/)?([0-9a-f]{64})(?:\.json)?")
+# Folders of every container, and of no saved image: one file could be taken for either.
+_OF_A_ROOT = frozenset(("bin", "dev", "etc", "home", "lib", "opt", "proc", "root", "sbin", "sys", "tmp", "usr", "var"))
 
 _Parts = tuple[str, ...]
 
@@ -124,18 +130,46 @@ class ImageArchive:
 
     def _found(self) -> tuple[dict[str, Any], list[_Layer]]:
         """The configuration and the layers, from the lowest up."""
-        if ("index.json",) in self._members:
-            (manifest,) = self._manifests(self._json("index.json"))
-            layers = [_Layer(self._blob(one), one["digest"].partition(":")[2]) for one in manifest["layers"]]
-            return self._checked_json(manifest["config"]), layers
-        if ("manifest.json",) in self._members:
-            images = self._json("manifest.json")
-            if len(images) != 1:
-                raise self._wrong(f"it holds {len(images)} images", "save one image alone")
-            config = self._json(images[0]["Config"])
-            digests = [one.partition(":")[2] for one in config["rootfs"]["diff_ids"]]
-            return config, [_Layer(*pair) for pair in zip(images[0]["Layers"], digests, strict=True)]
-        return {}, [_FILES]
+        docker, index = (name if (name,) in self._members else None for name in ("manifest.json", "index.json"))
+        if not docker and not index:
+            return {}, [_FILES]
+        if both := next((path for path in self._members if path[0] in _OF_A_ROOT), None):
+            what = (
+                f"it holds /{docker or index}, as a saved image does, and /{'/'.join(both):.100}, as a container does"
+            )
+            raise self._wrong(
+                what, "name the container, as docker or podman has it, or the image: `patchctl image verify NAME`"
+            )
+        if not index:
+            return self._of_docker()
+        (manifest,) = self._manifests(self._json("index.json"))
+        layers = [_Layer(self._blob(one), one["digest"].partition(":")[2]) for one in manifest["layers"]]
+        if docker:  # which of the two an engine reads is its own choice
+            named = [self._blob(manifest["config"]), *(layer.member or "" for layer in layers)]
+            image = self._docker_image()
+            if [*map(self._member, named)] != [*map(self._member, [image["Config"], *image["Layers"]])]:
+                raise self._mismatch("what manifest.json names", "index.json names")
+        return self._checked_json(manifest["config"]), layers
+
+    def _docker_image(self) -> dict[str, Any]:
+        images = self._json("manifest.json")
+        if len(images) != 1:
+            raise self._wrong(f"it holds {len(images)} images", "save one image alone")
+        image: dict[str, Any] = images[0]
+        return image
+
+    def _of_docker(self) -> tuple[dict[str, Any], list[_Layer]]:
+        """What manifest.json names. Names that say a digest have to be right; an image's id is the digest of its configuration."""
+        image = self._docker_image()
+        data = self._bytes(image["Config"])
+        if (said := _DIGEST.fullmatch(image["Config"])) and said[1] != hashlib.sha256(data).hexdigest():
+            raise self._mismatch(image["Config"])
+        config = json.loads(data)
+        digests = [one.partition(":")[2] for one in config["rootfs"]["diff_ids"]]
+        for name, digest in zip(image["Layers"], digests, strict=True):
+            if (said := _BLOB.fullmatch(name)) and said[1] != digest:
+                raise self._mismatch(name)
+        return config, [_Layer(*pair) for pair in zip(image["Layers"], digests, strict=True)]
 
     def _manifests(self, index: dict[str, Any]) -> list[dict[str, Any]]:
         """The one manifest of an image; attestations beside it, whose platform is unknown, are none."""
@@ -265,10 +299,8 @@ class ImageArchive:
     def _wrong(self, what: str, hint: str | None = None) -> WrongUse:
         return WrongUse(f"not an image that can be read: {what}", where=self._file.name, hint=hint or _HINT)
 
-    def _mismatch(self, name: str) -> SourceMismatch:
-        return SourceMismatch(
-            f"{name} is not what the image's manifest names", where=self._file.name, hint="save it again"
-        )
+    def _mismatch(self, name: str, named: str = "the image's manifest names") -> SourceMismatch:
+        return SourceMismatch(f"{name:.100} is not what {named}", where=self._file.name, hint="save it again")
 
 
 _HINT = "`docker save IMAGE --output FILE`, `buildah push IMAGE oci-archive:FILE` or `docker export CONTAINER --output FILE` write one"
@@ -280,7 +312,10 @@ def open_image(file: ImageFile, limits: ImageLimits) -> Iterator[ImageArchive]:
     if not file.path.exists():
         raise WrongUse("there is no such file", where=file.name, hint=_HINT)
     if not file.path.is_file():
-        raise WrongUse("not a regular file", where=file.name, hint="`... | patchctl image verify -` reads a pipe")
+        hint = "`... | patchctl image verify -` reads a pipe"
+        if file.path.is_dir():
+            hint = f"`tar -C {shlex.quote(file.name)} -cf - . | patchctl image verify -` reads an unpacked image"
+        raise WrongUse("not a regular file", where=file.name, hint=hint)
     with file.path.open("rb") as opened:
         start = opened.read(8)
     for magic, program in _COMPRESSED.items():

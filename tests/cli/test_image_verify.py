@@ -288,6 +288,50 @@ def test_a_part_that_is_not_its_digests_is_refused(applied: Applied, part: str, 
     assert "is not what the image's manifest names" in found(applied, image, 3)[""]
 
 
+def members(image: Path) -> dict[str, bytes | tarfile.TarInfo]:
+    with tarfile.open(image) as held:
+        return {one.name: file.read() if (file := held.extractfile(one)) else one for one in held}
+
+
+@pytest.mark.parametrize("other", ["layer", "config"])
+def test_two_images_in_one_archive_are_refused(applied: Applied, other: str, tmp_path: Path) -> None:
+    """docker before 25 reads manifest.json, later ones index.json, as long as it is there."""
+    layers = [applied.layer, *([layer((HELLO, b"import os\n"))] if other == "layer" else [])]
+    labels = applied.labels | ({"patchctl.profile": "half"} if other == "config" else {})
+    image = oci(tmp_path / "image.tar", [applied.layer], applied.labels)
+    both = members(docker(tmp_path / "docker.tar", layers, labels)) | members(image)
+    assert "is not what index.json names" in found(applied, packed(both, image), 3)[""]
+
+
+def test_one_image_of_two_manifests_is_read(applied: Applied, tmp_path: Path) -> None:
+    """As docker 25 writes it."""
+    files = members(oci(tmp_path / "image.tar", [applied.layer], applied.labels))
+    index = json.loads(files["index.json"])  # type: ignore[arg-type]
+    name = index["manifests"][0]["digest"].replace("sha256:", "blobs/sha256/")
+    manifest = json.loads(files[name])  # type: ignore[arg-type]
+    named = [one["digest"].replace("sha256:", "blobs/sha256/") for one in (manifest["config"], *manifest["layers"])]
+    files["manifest.json"] = json.dumps([{"Config": named[0], "Layers": named[1:]}]).encode()
+    assert found(applied, packed(files, tmp_path / "image.tar"), 0) == {}
+
+
+@pytest.mark.parametrize("config", [f"{'0' * 64}.json", f"blobs/sha256/{'0' * 64}", ""])
+def test_a_name_that_says_another_digest_is_refused(applied: Applied, config: str, tmp_path: Path) -> None:
+    held = config_of(applied.labels, [applied.layer])
+    first = f"blobs/sha256/{'1' * 64}" if not config else "0/layer.tar"
+    config = config or f"{sha256(held)}.json"
+    manifest = json.dumps([{"Config": config, "Layers": [first]}]).encode()
+    image = packed({"manifest.json": manifest, config: held, first: applied.layer}, tmp_path / "image.tar")
+    assert "is not what the image's manifest names" in found(applied, image, 3)[""]
+
+
+@pytest.mark.parametrize("name", ["manifest.json", "index.json"])
+def test_the_files_of_a_container_that_seem_an_image_are_refused(applied: Applied, name: str, tmp_path: Path) -> None:
+    image = packed({name: b"{}", "etc/hostname": b""}, tmp_path / "image.tar")
+    done = applied.made.patchctl("image", "verify", str(image))
+    assert done.returncode == 2 and f"it holds /{name}, as a saved image does, and /etc/hostname" in done.stderr
+    assert "name the container" in done.stderr
+
+
 def test_trees_that_were_patched_in_place_are_read_where_they_are(applied: Applied, tmp_path: Path) -> None:
     """As an image made by Dockerfile.into has them: the state names absolute folders, which are those of the image."""
     made, root = applied.made, tmp_path / "root"
@@ -423,6 +467,8 @@ def test_a_compressed_image_and_a_pipe_are_named_with_what_reads_them(applied: A
     assert done.returncode == 2 and "compressed with gzip" in done.stderr and "`gzip -dc FILE | " in done.stderr
     done = applied.made.patchctl("image", "verify", "/dev/null")
     assert done.returncode == 2 and "/dev/null: not a regular file" in done.stderr
+    done = applied.made.patchctl("image", "verify", str(tmp_path))
+    assert done.returncode == 2 and f"`tar -C {tmp_path} -cf - . | patchctl image verify -`" in done.stderr
     done = applied.made.patchctl("image", "verify", "-")
     assert done.returncode == 2 and "standard input: not an image that can be read" in done.stderr
 
