@@ -1,15 +1,16 @@
-"""Runs long-running programs and ends them, with their children, when patchctl is interrupted."""
+"""Finds programs; runs long-running ones and ends them, with their children, when patchctl is interrupted."""
 
 from __future__ import annotations
 
 import atexit
 import contextlib
 import os
+import shutil
 import signal
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from typing import Any, TypeVar
 
@@ -36,6 +37,12 @@ def each(work: Callable[[_Item], _Result], items: Sequence[_Item], jobs: int) ->
                 end_all()
                 time.sleep(0.05)
             raise
+
+
+def find_program(name: str, environment: Mapping[str, str] = os.environ) -> str | None:
+    """Return the absolute path of a program on PATH, never one in the current folder, which may be anybody's; None if there is none."""
+    path = environment.get("PATH", os.defpath)
+    return shutil.which(name, path=os.pathsep.join(p for p in path.split(os.pathsep) if os.path.isabs(p)))
 
 
 def run(command: Sequence[str], *, timeout: float | None = None, **options: Any) -> subprocess.CompletedProcess[Any]:

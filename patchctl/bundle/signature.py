@@ -14,7 +14,6 @@ import functools
 import hashlib
 import os
 import re
-import shutil
 import stat
 import subprocess
 import tempfile
@@ -29,6 +28,7 @@ from patchctl.doc import Doc
 from patchctl.errors import NotTrusted, WrongUse
 from patchctl.language import joined, message
 from patchctl.os_errors import os_reason
+from patchctl.process_group import find_program
 from patchctl.terminal.text import one_line, visible_line
 
 OLDEST = "8.2"
@@ -170,8 +170,7 @@ class SigningKey:
 @functools.cache
 def ssh_keygen() -> str:
     """Return the absolute path of a recent ssh-keygen, never one in the current directory. Raises WrongUse."""
-    search = os.pathsep.join(p for p in os.environ.get("PATH", os.defpath).split(os.pathsep) if os.path.isabs(p))
-    path = shutil.which("ssh-keygen", path=search)
+    path = find_program("ssh-keygen")
     hint = message("install OpenSSH {version} or newer (openssh-client, openssh-clients)", version=OLDEST)
     if path is None:
         raise WrongUse(message("ssh-keygen, which checks signatures, was not found on PATH"), hint=hint)

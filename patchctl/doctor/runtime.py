@@ -6,7 +6,6 @@ import json
 import os
 import platform
 import re
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,6 +17,7 @@ from patchctl.findings import Finding, Level, looked_at
 from patchctl.language import message
 from patchctl.manifest.distribution import Distribution
 from patchctl.manifest.types import Profile, Requirement
+from patchctl.process_group import find_program
 from patchctl.terminal.text import one_line
 
 if TYPE_CHECKING:
@@ -126,7 +126,7 @@ def check_runtime(
             yield looked_at("runtime", name, "warning", what, needed=False)
             continue
         yield _compared(name, version, found, where)
-    tool = shutil.which("npu-smi")
+    tool = find_program("npu-smi")
     if tool:
         yield looked_at("runtime", "npu-smi", "ok", message("at {path}", path=tool), needed=False)
     else:

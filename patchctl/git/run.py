@@ -26,6 +26,7 @@ from pathlib import Path
 
 from patchctl.errors import GitKilled, MachineFailed, PatchctlError, WrongUse
 from patchctl.language import message
+from patchctl.process_group import find_program
 
 ALLOWED_PROTOCOLS = "file:git:http:https:ssh"
 
@@ -109,8 +110,7 @@ def git_executable() -> str:
     An older git does not know GIT_CONFIG_GLOBAL (2.32): it would read the user's settings, run their hooks and
     monitors, and change files.
     """
-    search = os.pathsep.join(p for p in os.environ.get("PATH", os.defpath).split(os.pathsep) if os.path.isabs(p))
-    found = shutil.which("git", path=search)
+    found = find_program("git")
     if found is None:
         raise WrongUse(
             message("git not found on PATH"),

@@ -68,11 +68,14 @@ _FILES = _Layer(None, None)
 
 @dataclass(frozen=True)
 class ImageFile:
-    """An archive, what the user calls it, and where it is the files of a container, their configuration."""
+    """An archive, what the user calls it, and where it is the files of a container, their configuration, and the folders of the
+    container that other files are mounted over.
+    """
 
     path: Path
     name: str
     config: Mapping[str, Any] | None = None
+    mounted: tuple[str, ...] = ()
 
 
 class ImageArchive:

@@ -6,9 +6,9 @@ Images and containers may be named as docker or podman know them.
 from __future__ import annotations
 
 import json
-import shutil
+import shlex
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
@@ -18,6 +18,7 @@ from patchctl.errors import WrongUse
 from patchctl.findings import Finding, Report
 from patchctl.image.image_archive import ImageFile, cut_links, open_image
 from patchctl.manifest.distribution import Distribution
+from patchctl.process_group import find_program
 from patchctl.sbom.forms import statement_findings
 from patchctl.scratch import scratch
 from patchctl.source.types import ImageLimits
@@ -42,6 +43,7 @@ def verify_image(
     """
     with open_image(file, limits or ImageLimits()) as image, scratch("patchctl-image-") as root:
         at = _inside(workspace or PurePosixPath(image.environment.get("PATCHCTL_WORKSPACE", _DEFAULT)), "the workspace")
+        _refuse_mounts(file, at, [at])
         progress.note(f"reading {PurePosixPath(file.name).name}")
         image.unpack(root, [at])
         there = root / at.relative_to("/")
@@ -54,6 +56,7 @@ def verify_image(
             for upstream, tree in state.trees.items()
             if tree.folder.startswith("/")
         ]
+        _refuse_mounts(file, at, elsewhere)
         if elsewhere:
             image.unpack(root, elsewhere)
         cut_links(root, [at, *elsewhere])
@@ -74,6 +77,16 @@ def _inside(folder: PurePosixPath, what: str) -> PurePosixPath:
             hint="--workspace /DIR",
         )
     return PurePosixPath("/", *folder.parts[1:])
+
+
+def _refuse_mounts(file: ImageFile, workspace: PurePosixPath, folders: Sequence[PurePosixPath]) -> None:
+    """Raise WrongUse where something is mounted in the container over one of these folders, above it or below it."""
+    for place in map(PurePosixPath, file.mounted):
+        for folder in folders:
+            if place.is_relative_to(folder) or folder.is_relative_to(place):
+                what = f"{one_line(str(place), 100)} is a mount: the container has other files in {one_line(str(folder), 100)} than its image"
+                hint = f"in the container: `patchctl verify --workspace {shlex.quote(str(workspace))}`"
+                raise WrongUse(what, where=file.name, hint=hint)
 
 
 def _in_image(found: Finding, root: Path) -> Finding:
@@ -97,6 +110,7 @@ def _labels(labels: Mapping[str, str], state: WorkspaceState, where: str) -> Ite
 
 
 _ENGINES = ("docker", "podman")
+_CONTAINER = "[{{json .Config}}, {{json .Mounts}}, {{json .HostConfig}}]"
 
 
 def save_image(name: str, to: Path) -> ImageFile:
@@ -105,16 +119,19 @@ def save_image(name: str, to: Path) -> ImageFile:
     Raises WrongUse if none knows it, or the engine fails.
     """
     said = []
-    for engine in filter(shutil.which, _ENGINES):
-        found = _ask(engine, "container", "inspect", "--format", "{{json .Config}}", "--", name)
+    for engine in filter(None, map(find_program, _ENGINES)):
+        found = _ask(engine, "container", "inspect", "--format", _CONTAINER, "--", name)
         if found.returncode == 0:
             _write(engine, ["export", "--output", str(to), "--", name])
-            return ImageFile(to, name, json.loads(found.stdout))
+            config, mounts, host = json.loads(found.stdout)
+            # docker and podman list what --tmpfs mounts apart from the others
+            mounted = (*(one["Destination"] for one in mounts or []), *(host.get("Tmpfs") or {}))
+            return ImageFile(to, name, config, mounted)
         found = _ask(engine, "image", "inspect", "--format", "{{.Id}}", "--", name)
         if found.returncode == 0:
             _write(engine, ["save", "--output", str(to), "--", name])
             return ImageFile(to, name)
-        said.append(f"{engine}: {_last_line(found)}")
+        said.append(f"{Path(engine).name}: {_last_line(found)}")
     what = f"no such file, and no image or container that {' or '.join(_ENGINES)} knows"
     why = f" ({'; '.join(said)})" if said else ""
     raise WrongUse(what + why, where=name, hint="buildah has its own: `buildah push IMAGE oci-archive:image.tar`")
@@ -127,7 +144,9 @@ def _ask(engine: str, *args: str) -> subprocess.CompletedProcess[str]:
 def _write(engine: str, args: list[str]) -> None:
     done = _ask(engine, *args)
     if done.returncode != 0:
-        raise WrongUse(f"{engine} {args[0]} ended with {done.returncode}: {_last_line(done)}", where=args[-1])
+        raise WrongUse(
+            f"{Path(engine).name} {args[0]} ended with {done.returncode}: {_last_line(done)}", where=args[-1]
+        )
 
 
 def _last_line(done: subprocess.CompletedProcess[str]) -> str:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import importlib.util
 import re
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -30,6 +29,7 @@ from patchctl.doc import Doc
 from patchctl.errors import FINDINGS, BadManifest, PatchctlError, SourceUnavailable, Tried, WrongUse
 from patchctl.manifest.distribution import Distribution
 from patchctl.manifest.requirement_types import PLATFORMS, Platform
+from patchctl.process_group import find_program
 from patchctl.requirements.declared import FILE, Declared, collect, read_declared, render, stale
 from patchctl.requirements.lockfile import (
     Inputs,
@@ -118,7 +118,7 @@ def find_uv() -> list[str]:
     """Return the command for uv: the one installed beside patchctl, else on PATH. Raises WrongUse without one."""
     if importlib.util.find_spec("uv") is not None:
         return [sys.executable, "-m", "uv"]
-    path = shutil.which("uv")
+    path = find_program("uv")
     if path is None:
         raise WrongUse("uv, which resolves requirements, is not installed", hint=f"{sys.executable} -m pip install uv")
     return [path]

@@ -13,7 +13,6 @@ import ast
 import functools
 import os
 import re
-import shutil
 import subprocess
 import sys
 import threading
@@ -24,6 +23,7 @@ from urllib.parse import unquote, urlsplit
 
 from patchctl.errors import WrongUse
 from patchctl.language import message
+from patchctl.process_group import find_program
 from patchctl.terminal.text import one_line, redact, visible_line
 
 PORTS = {"http": 80, "https": 443, "git": 9418, "ssh": 22}
@@ -245,9 +245,8 @@ def _from_pip(environment: Mapping[str, str]) -> list[tuple[str, str]] | None:
 
 def _pips(environment: Mapping[str, str]) -> Iterator[list[str]]:
     yield [sys.executable, "-m", "pip"]
-    folders = [p for p in environment.get("PATH", os.defpath).split(os.pathsep) if os.path.isabs(p)]
     for name in ("pip", "pip3"):
-        found = shutil.which(name, path=os.pathsep.join(folders))
+        found = find_program(name, environment)
         if found:
             yield [found]
 

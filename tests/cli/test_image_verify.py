@@ -533,6 +533,60 @@ def test_an_engines_image_and_container_are_found_by_name(applied: Applied, podm
     assert seen[f"/{HELLO}"] == "file-changed" and seen[podman] == "label"
 
 
+def engine(folder: Path, applied: Applied, mounts: Sequence[str] = (), tmpfs: Sequence[str] = ()) -> Path:
+    """A `podman` in this folder that knows one container, `it`; it leaves a file `ran` where it is run."""
+    folder.mkdir()
+    inner = {"Labels": applied.labels, "Env": ["PATCHCTL_WORKSPACE=/opt/patched"]}
+    (folder / "container.json").write_text(
+        json.dumps([inner, [{"Destination": one} for one in mounts], {"Tmpfs": dict.fromkeys(tmpfs, "")}])
+    )
+    (folder / "root.tar").write_bytes(applied.layer)
+    tool = folder / "podman"
+    tool.write_text(
+        f'#!/bin/sh\ntouch ran\ncase "$1" in\ncontainer) cat {folder}/container.json;;\n'
+        f'export) cp {folder}/root.tar "$3";;\n*) exit 1;;\nesac\n'
+    )
+    tool.chmod(0o755)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("place", "mounted"),
+    [
+        ("/opt/patched", True),
+        ("/opt", True),
+        ("/opt/patched/greeter/greeter", True),
+        ("/opt/patched2", False),
+        ("/data", False),
+    ],
+)
+@pytest.mark.parametrize("kind", ["mounts", "tmpfs"])
+def test_a_container_whose_trees_are_a_mount_is_refused(
+    applied: Applied, place: str, mounted: bool, kind: str, tmp_path: Path
+) -> None:
+    """`export` has the image's files there, which the container does not run."""
+    path = f"{engine(tmp_path / 'bin', applied, **{kind: [place]})}:/usr/bin:/bin"
+    done = applied.made.patchctl("image", "verify", "it", env={"PATH": path})
+    assert done.returncode == (2 if mounted else 0), done.stdout + done.stderr
+    if mounted:
+        assert f"it: {place} is a mount" in done.stderr
+        assert "in the container: `patchctl verify --workspace /opt/patched`" in done.stderr
+
+
+def test_an_engine_in_the_current_folder_is_not_run(applied: Applied, tmp_path: Path) -> None:
+    engine(tmp_path / "here", applied)
+    git = Path(shutil.which("git") or "").parent
+    for path in (f".:{git}", f":{git}"):
+        done = subprocess.run(
+            [sys.executable, "-m", "patchctl", f"--root={applied.made.root}", "image", "verify", "no-such-image"],
+            cwd=tmp_path / "here",
+            env={"HOME": str(tmp_path), "PYTHONPATH": str(REPO), "PATH": path},
+            capture_output=True,
+            text=True,
+        )
+        assert done.returncode == 2 and not (tmp_path / "here/ran").exists(), done.stderr
+
+
 @pytest.mark.parametrize("name", ["no-such-image", "-x", "no such name", "a\nb"])
 def test_a_name_that_nothing_has_is_one_error(applied: Applied, name: str) -> None:
     done = applied.made.patchctl("image", "verify", "--json", "--", name)

@@ -1,4 +1,4 @@
-"""Programs end with the run that started them, whenever it is told to end."""
+"""Programs are found on PATH, and end with the run that started them, whenever it is told to end."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 from distribution import REPO
+
+from patchctl import process_group
 
 # A signal at the worst moment: the program runs, and Popen has not returned yet.
 _AT_THE_START = """
@@ -36,6 +38,18 @@ try:
 except (Ended, KeyboardInterrupt) as ended:
     print(type(ended).__name__)
 """
+
+
+def test_a_program_in_the_current_folder_is_not_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor one of a relative folder on PATH: whoever wrote the folder that we stand in would choose what runs."""
+    for folder in ("bin", "."):
+        (tmp_path / folder).mkdir(exist_ok=True)
+        (tmp_path / folder / "tool").write_text("#!/bin/sh\n")
+        (tmp_path / folder / "tool").chmod(0o755)
+    monkeypatch.chdir(tmp_path)
+    for path in (".", "", "bin", f"bin:{tmp_path / 'no'}"):
+        assert process_group.find_program("tool", {"PATH": path}) is None
+    assert process_group.find_program("tool", {"PATH": f".:{tmp_path / 'bin'}"}) == str(tmp_path / "bin/tool")
 
 
 @pytest.mark.parametrize(("number", "raised"), [(signal.SIGTERM, "Ended"), (signal.SIGINT, "KeyboardInterrupt")])

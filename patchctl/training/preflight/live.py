@@ -7,7 +7,6 @@ import errno
 import json
 import os
 import re
-import shutil
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -21,6 +20,7 @@ from patchctl.errors import PatchctlError
 from patchctl.language import message
 from patchctl.manifest.distribution import Distribution
 from patchctl.manifest.typeinfo import to_json
+from patchctl.process_group import find_program
 from patchctl.terminal.text import one_line, redact_text
 from patchctl.training.preflight import machine as m
 from patchctl.training.preflight.caches import caches_json, find_caches
@@ -163,7 +163,7 @@ def _file(path: Path, otherwise: str | None = None) -> str:
 
 def _tool(name: str, *args: str, fails: bool = False) -> str:
     """The output of a tool. `fails`: what it could say counts, as where `df` meets a mount that it may not look at."""
-    path = shutil.which(name)
+    path = find_program(name)
     if path is None:
         raise Missing(message("{name} is not on PATH", name=name))
     done = subprocess.run(
@@ -207,7 +207,7 @@ def _user() -> str:
 def _device_network(root: Path) -> str:
     """What each device says of its own port; one that cannot be asked says why."""
     numbers = sorted(int(p.name[7:]) for p in (root / "dev").glob("davinci[0-9]*") if p.name[7:].isdecimal())
-    tool = shutil.which("hccn_tool") or (HCCN_TOOL if os.access(HCCN_TOOL, os.X_OK) else None)
+    tool = find_program("hccn_tool") or (HCCN_TOOL if os.access(HCCN_TOOL, os.X_OK) else None)
     if tool is None:
         raise Missing(message("hccn_tool is not on PATH, and not below /usr/local/Ascend/driver/tools"))
     asked = [(n, what) for n in numbers for what in ("ip", "tls", "link")]
@@ -222,7 +222,7 @@ def _answer(tool: str, *args: str) -> str:
 
 
 def _npu_smi(environment: Mapping[str, str]) -> str:
-    if shutil.which("npu-smi", path=environment.get("PATH")) is None:
+    if find_program("npu-smi", environment) is None:
         what = message(
             "npu-smi is not on PATH: no NPU's driver is installed here, or it is not mounted into the container"
         )
@@ -248,7 +248,7 @@ def _first_file(*paths: Path) -> str | None:
 
 def _addresses() -> str:
     """`ip -j addr`; where there is no ip, the same from the kernel: a container often has ifconfig alone."""
-    if shutil.which("ip"):
+    if find_program("ip"):
         return _tool("ip", "-j", "addr")
     return json.dumps([_interface(name) for name in sorted(os.listdir("/sys/class/net"))], indent=2) + "\n"
 
