@@ -386,7 +386,11 @@ def image_verify(
         else:
             progress.note(f"asking docker and podman for {image}")
             file = save_image(image, kept)
-        report = verify_image(file, within, app.distribution, progress, said, read_user_config().images)
+        found = verify_image(file, within, app.distribution, progress, said, read_user_config().images)
+    report = found.report
     shown = Shown(report, "image.verify", app.found_root, all_rules() if output == "sarif" else {})
-    print_findings(app, output, shown, verify_output(report), lambda style: report_text(report, style, quiet=quiet))
+    about = [] if quiet else [str(found)]
+    print_findings(
+        app, output, shown, verify_output(report), lambda style: (*about, *report_text(report, style, quiet=quiet))
+    )
     return report.exit_code()

@@ -79,7 +79,7 @@ class ImageFile:
 
 
 class ImageArchive:
-    """An open image. `labels` and `environment` are empty for the root file system of a container whose configuration is not known."""
+    """An open image. Of the root file system of a container whose configuration is not known `labels` is None, and `environment` empty."""
 
     def __init__(self, file: ImageFile, archive: tarfile.TarFile, limits: ImageLimits) -> None:
         self._file, self._archive, self._limits = file, archive, limits
@@ -96,7 +96,8 @@ class ImageArchive:
         self._members |= {path: self._members[to] for path, to in same.items() if to in self._members}
         held, self._layers = ({}, [_FILES]) if file.config is not None else self._found()
         inner = file.config or held.get("config") or {}
-        self.labels: dict[str, str] = dict(inner.get("Labels") or {})
+        known = file.config is not None or self._layers != [_FILES]
+        self.labels: dict[str, str] | None = dict(inner.get("Labels") or {}) if known else None
         words = (word.partition("=") for word in inner.get("Env") or [])
         self.environment = {name: value for name, _, value in words}
 

@@ -9,7 +9,7 @@ import json
 import shlex
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 
 from patchctl import process_group
@@ -25,8 +25,24 @@ from patchctl.source.types import ImageLimits
 from patchctl.terminal.progress import Progress
 from patchctl.terminal.text import one_line
 from patchctl.workspace.state import WorkspaceState, in_profile, load_state
+from patchctl.workspace.status import labels_of_profile, labels_of_trees
 
 _DEFAULT = "/opt/patched"
+
+
+@dataclass(frozen=True)
+class VerifiedImage:
+    """What was found in an image, and in which of its workspaces."""
+
+    report: Report
+    workspace: str
+    profile: str | None
+    release: str | None
+
+    def __str__(self) -> str:
+        profile = f"profile {self.profile}" if self.profile else "no profile"
+        release = f" of release {self.release}" if self.profile and self.release else ""
+        return one_line(f"the workspace {self.workspace}, {profile}{release}")
 
 
 def verify_image(
@@ -36,13 +52,14 @@ def verify_image(
     progress: Progress,
     statement: tuple[Path, bytes] | None = None,
     limits: ImageLimits | None = None,
-) -> Report:
+) -> VerifiedImage:
     """Check every tree of an image, and that its labels, and a statement, name these trees. Runs nothing of the image.
 
     Raises what `open_image` and `verify_workspace` raise, and WrongUse for an image without a workspace.
     """
     with open_image(file, limits or ImageLimits()) as image, scratch("patchctl-image-") as root:
-        at = _inside(workspace or PurePosixPath(image.environment.get("PATCHCTL_WORKSPACE", _DEFAULT)), "the workspace")
+        named = image.environment.get("PATCHCTL_WORKSPACE", _DEFAULT)
+        at = _inside(workspace or PurePosixPath(named), "the workspace")
         _refuse_mounts(file, at, [at])
         progress.note(f"reading {PurePosixPath(file.name).name}")
         image.unpack(root, [at])
@@ -62,11 +79,19 @@ def verify_image(
         cut_links(root, [at, *elsewhere])
         report = verify_workspace(there, dist, progress, within=root)
         report.findings[:] = [_in_image(one, root) for one in report.findings]
-        report.add(_labels(image.labels, state, file.name))
+        if workspace is None and str(at) != _DEFAULT:
+            message = f"the image's own PATCHCTL_WORKSPACE names {at}: what it has in {_DEFAULT}, the default, was not looked at"
+            report.add([Finding("label", message, file.name, level="note")])
+        if state.profile is None and state.trees:
+            report.add(
+                [Finding("tree-missing", "no profile is applied any more: nothing patched was verified", str(at))]
+            )
+        if image.labels is not None:
+            report.add(_labels(image.labels, _held_labels(state, dist), file.name))
         if statement:
             said_in, data = statement
             report.add(statement_findings(data, said_in, state))
-        return report
+        return VerifiedImage(report, str(at), state.profile, state.release)
 
 
 def _inside(folder: PurePosixPath, what: str) -> PurePosixPath:
@@ -94,18 +119,27 @@ def _in_image(found: Finding, root: Path) -> Finding:
     return replace(found, file=found.file.replace(str(root), ""), message=found.message.replace(str(root), ""))
 
 
-def _labels(labels: Mapping[str, str], state: WorkspaceState, where: str) -> Iterator[Finding]:
-    """Compare the labels that scripts/build_image.sh gave with what the image holds. The root of a container has none."""
-    said = {name: value for name, value in labels.items() if name.startswith("patchctl.tree.")}
-    if not labels:
-        return
-    held = {f"patchctl.tree.{name}": f"{t.form}:{t.tip_tree}" for name, t in state.trees.items() if in_profile(t)}
-    for label, value in {"patchctl.profile": state.profile or "", "patchctl.release": state.release or ""}.items():
-        if label in labels:
-            said[label], held[label] = labels[label], value
+def _held_labels(state: WorkspaceState, dist: Distribution | None) -> dict[str, str]:
+    """The labels of an image with this workspace, as `status --labels` has them. Less `patchctl.version`: the patchctl that is in the
+    image made them, not this one; and less those of the distribution where it does not have what was applied, which is a finding of
+    its own.
+    """
+    skipped = {one.upstream for one in state.skipped}
+    trees = {name: tree for name, tree in state.trees.items() if in_profile(tree) and name not in skipped}
+    held = {"patchctl.profile": state.profile or "", **labels_of_trees(state.without, trees)}
+    profile = dist.held(state.profile, state.release) if dist is not None else None
+    if dist is None or profile is None or any((name, tree.stack) not in dist.stacks for name, tree in trees.items()):
+        return held | {"patchctl.release": state.release or ""}
+    return held | labels_of_profile(dist, profile, trees)
+
+
+def _labels(labels: Mapping[str, str], held: Mapping[str, str], where: str) -> Iterator[Finding]:
+    """Compare the labels that scripts/build_image.sh gave with those of what the image holds. An empty one says no more than none."""
+    said = {name for name in labels if name.startswith(("patchctl.tree.", "patchctl.base."))}
     for name in sorted({*said, *held}):
-        if said.get(name) != held.get(name):
-            message = f"the label {name} is {said.get(name, 'not there')}, and the image holds {held.get(name, 'none')}"
+        if labels.get(name, "") != held.get(name, ""):
+            whose = "the lock files here give" if name == "patchctl.lock" else "the image holds"
+            message = f"the label {name} is {labels.get(name) or 'not there'}, and {whose} {held.get(name) or 'none'}"
             yield Finding("label", message, where)
 
 

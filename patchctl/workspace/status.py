@@ -5,7 +5,7 @@ and for other users.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
@@ -17,6 +17,7 @@ from patchctl.git.run import GitRefused
 from patchctl.language import message
 from patchctl.manifest.distribution import Distribution
 from patchctl.manifest.lock import lock_digest, read_lock
+from patchctl.manifest.types import Profile
 from patchctl.os_errors import is_resource_error
 from patchctl.workspace.checks import edits_in, marks_in, operation_in
 from patchctl.workspace.imports import Import, find_imports
@@ -241,19 +242,31 @@ def labels(status: Status, dist: Distribution) -> dict[str, str]:
     profile = dist.held(status.profile, status.release) or dist.profile(status.profile)
     skipped = {one.upstream for one in status.skipped}
     held = [t for t in status.trees if t.upstream in profile.stacks and t.upstream not in skipped and _applied(t)]
-    lacking = {one.feature for tree in held for one in tree.left_out}
-    stacks = [dist.stack(tree.upstream, tree.stack) for tree in held]
-    found = {
-        "patchctl.version": __version__,
-        "patchctl.profile": status.profile,
-        "patchctl.release": profile.release or "",
-        "patchctl.without": ",".join(sorted({*status.without, *lacking})),
-        "patchctl.lock": lock_digest(dist.root, stacks) or "",
-        "patchctl.skipped": ",".join(sorted(profile.stacks.keys() - {tree.upstream for tree in held})),
-    }
-    found |= {f"patchctl.tree.{tree.upstream}": f"{tree.form}:{tree.tip_tree}" for tree in held}
-    found |= {f"patchctl.base.{tree.upstream}": tree.base_commit for tree in held if tree.differing}
+    trees = {tree.upstream: tree for tree in held}
+    found = {"patchctl.version": __version__, "patchctl.profile": status.profile}
+    found |= labels_of_profile(dist, profile, trees) | labels_of_trees(status.without, trees)
     return dict(sorted(found.items()))
+
+
+def labels_of_profile(
+    dist: Distribution, profile: Profile, trees: Mapping[str, TreeStatus | TreeState]
+) -> dict[str, str]:
+    """Return the labels that depend on the distribution, for these trees by upstream. Raises WrongUse for a stack that it lacks."""
+    stacks = [dist.stack(upstream, tree.stack) for upstream, tree in trees.items()]
+    return {
+        "patchctl.release": profile.release or "",
+        "patchctl.lock": lock_digest(dist.root, stacks) or "",
+        "patchctl.skipped": ",".join(sorted(profile.stacks.keys() - trees.keys())),
+    }
+
+
+def labels_of_trees(without: Sequence[str], trees: Mapping[str, TreeStatus | TreeState]) -> dict[str, str]:
+    """Return the labels that say what these trees are, by upstream."""
+    lacking = {one.feature for tree in trees.values() for one in tree.left_out}
+    found = {"patchctl.without": ",".join(sorted({*without, *lacking}))}
+    found |= {f"patchctl.tree.{upstream}": f"{tree.form}:{tree.tip_tree}" for upstream, tree in trees.items()}
+    found |= {f"patchctl.base.{upstream}": tree.base_commit for upstream, tree in trees.items() if tree.differing}
+    return found
 
 
 def _applied(tree: TreeStatus) -> bool:

@@ -260,6 +260,54 @@ def test_labels_have_to_name_what_the_image_holds(applied: Applied, tmp_path: Pa
     assert found(applied, image, 1) == {str(image): "label"}
     del wrong["patchctl.tree.greeter"]
     assert found(applied, oci(image, [applied.layer], wrong), 1) == {str(image): "label"}
+    assert found(applied, oci(image, [applied.layer], {}), 1) == {str(image): "label"}
+
+
+@pytest.mark.parametrize(
+    ("label", "value", "code"),
+    [
+        ("patchctl.profile", "half", 1),
+        ("patchctl.release", "2000.01", 1),
+        ("patchctl.without", "loud", 1),
+        ("patchctl.skipped", "clock", 1),
+        ("patchctl.lock", "f" * 64, 1),
+        ("patchctl.tree.other", f"git:{'0' * 40}", 1),
+        ("patchctl.base.greeter", "0" * 40, 1),
+        ("patchctl.version", "1.0", 0),
+    ],
+)
+def test_each_label_is_compared(applied: Applied, label: str, value: str, code: int, tmp_path: Path) -> None:
+    """But for the version, which is that of the patchctl in the image, and may be older than this."""
+    image = docker(tmp_path / "image.tar", [applied.layer], applied.labels | {label: value})
+    assert found(applied, image, code) == ({str(image): "label"} if code else {})
+
+
+def test_what_was_verified_is_said(applied: Applied, tmp_path: Path) -> None:
+    """The image chooses its workspace, and its own environment is no word that another place has nothing."""
+    image = docker(tmp_path / "image.tar", [applied.layer], applied.labels)
+    said = applied.made.good("image", "verify", str(image))
+    assert said.startswith("the workspace /opt/patched, profile full\n") and "note" not in said
+    assert applied.made.good("image", "verify", "--quiet", str(image)) == ""
+    with tarfile.open(fileobj=io.BytesIO(applied.layer)) as old, tarfile.open(tmp_path / "moved", "w") as moved:
+        for one in old:
+            file = old.extractfile(one)
+            one.name = one.name.replace("opt/patched", "srv/other")
+            moved.addfile(one, file)
+    layers = [(tmp_path / "moved").read_bytes(), layer((HELLO, b"import os\n"))]
+    image = docker(image, layers, applied.labels, workspace="/srv/other")
+    said = applied.made.good("image", "verify", str(image))
+    assert said.startswith("the workspace /srv/other, profile full\n")
+    assert "the image's own PATCHCTL_WORKSPACE names /srv/other" in said
+    assert "note" not in applied.made.good("image", "verify", str(image), "--workspace", "/srv/other")
+
+
+@pytest.mark.parametrize("form", [docker, exported], ids=["docker save", "docker export"])
+def test_an_image_of_reverted_trees_is_no_pass(applied: Applied, form: Callable[..., Path], tmp_path: Path) -> None:
+    workspace = tmp_path / "opt/patched"
+    applied.made.good("apply", "--profile", "full", "--workspace", str(workspace))
+    applied.made.good("revert", "--workspace", str(workspace))
+    image = form(tmp_path / "image.tar", [tar_of(workspace, "opt/patched")])
+    assert found(applied, image, 1) == {"/opt/patched": "tree-missing"}
 
 
 def test_a_signed_statement_is_of_its_trees(applied: Applied, tmp_path: Path) -> None:
@@ -341,12 +389,14 @@ def test_trees_that_were_patched_in_place_are_read_where_they_are(applied: Appli
     (tmp_path / "ws/greeter").rename(base) if base.parent.mkdir(parents=True) is None else None
     (root / "opt").mkdir()
     made.good("apply", "--profile", "full", "--workspace", str(root / "opt/patched"), "--in-place", f"greeter={base}")
+    text = made.good("status", "--labels", "--json", "--workspace", str(root / "opt/patched"))
+    labels = json.loads(text)["labels"]
     state = root / "opt/patched/.patchctl/state.json"
     state.write_text(state.read_text().replace(str(root), ""))
     layers = [tar_of(root / "srv", "srv"), tar_of(root / "opt", "opt")]
-    image = oci(tmp_path / "image.tar", layers)
+    image = oci(tmp_path / "image.tar", layers, labels)
     assert found(applied, image, 0) == {}
-    image = oci(image, [*layers, layer(("srv/greeter/greeter/hello.py", b""))])
+    image = oci(image, [*layers, layer(("srv/greeter/greeter/hello.py", b""))], labels)
     assert found(applied, image, 1) == {"/srv/greeter/greeter/hello.py": "file-changed"}
 
 
