@@ -141,9 +141,7 @@ class ImageArchive:
             what = (
                 f"it holds /{docker or index}, as a saved image does, and /{'/'.join(both):.100}, as a container does"
             )
-            raise self._wrong(
-                what, "name the container, as docker or podman has it, or the image: `patchctl image verify NAME`"
-            )
+            raise self._wrong(what, "name the container, or the image, as docker or podman has it, in place of a file")
         if not index:
             return self._of_docker()
         (manifest,) = self._manifests(self._json("index.json"))
