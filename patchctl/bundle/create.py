@@ -31,7 +31,8 @@ from patchctl.errors import BadManifest, SourceMismatch, SourceUnavailable, Wron
 from patchctl.git.catfile import ObjectReader
 from patchctl.git.objects import FOLDER, GITLINK, parse_tree
 from patchctl.git.pack import PackWriter
-from patchctl.git.run import GitFailed, run_git
+from patchctl.git.run import GitFailed
+from patchctl.git.worktree import WorkTree, enclosing
 from patchctl.manifest.distribution import Distribution
 from patchctl.manifest.types import Profile, Stack
 from patchctl.os_errors import error_type
@@ -44,6 +45,7 @@ from patchctl.stack.locking import forms_of
 from patchctl.stack.patches import carried_folder
 from patchctl.stack.plan import Plan, make_plan, select
 from patchctl.terminal.progress import Progress
+from patchctl.terminal.text import one_line
 
 # What the users of a distribution need: what is applied, the scripts that start a run, the pages, and the tests that
 # pages and `show` name. The tool itself is installed separately; Dockerfiles, which copy it from a checkout, are left
@@ -156,13 +158,23 @@ def _kept_by_git(root: Path, found: list[Path]) -> list[Path]:
     """Return the files that git tracks, or all outside a checkout.
 
     Raises WrongUse for a file neither tracked nor ignored, and for an ignored one that a stack may need, since no one
-    decided that it should reach other machines.
+    decided that it should reach other machines; and where git cannot tell.
     """
-    listed = _listed(root, "--cached")
-    tracked = [path for path in found if path in listed]
-    if not tracked:  # not a checkout, or one of an enclosing project
+    checkout = enclosing(root)
+    if checkout is None:
         return found
-    ignored = _listed(root, "--others", "--ignored", "--exclude-standard")
+    own = checkout.folder == root.absolute()
+    try:
+        listed = _listed(checkout, root, "--cached")
+        ignored = _listed(checkout, root, "--others", "--ignored", "--exclude-standard")
+    except GitFailed as failure:
+        if not own:
+            return found
+        what = f"git cannot list the files of the distribution: {one_line(failure.what)}"
+        raise WrongUse(what, where=str(root), hint="mend its repository, or bundle a copy without .git") from failure
+    tracked = [path for path in found if path in listed]
+    if not tracked and not own:  # in a checkout of another project
+        return found
     stray = [p for p in found if p not in listed and (p not in ignored or p.parts[0] in ("manifests", "patches"))]
     if stray:
         more = f", and {len(stray) - 1} more" if len(stray) > 1 else ""
@@ -171,21 +183,11 @@ def _kept_by_git(root: Path, found: list[Path]) -> list[Path]:
     return tracked
 
 
-def _listed(root: Path, *which: str) -> set[Path]:
-    """Return what `git ls-files` lists below the root; empty outside a checkout.
-
-    The checkout may belong to another user, so safe.directory is set, and the command that its core.fsmonitor may
-    name is disabled.
-    """
-    top = next((str(p) for p in (root, *root.parents) if (p / ".git").exists()), "")
-    try:
-        out = run_git(
-            ["-c", "core.fsmonitor=false", "ls-files", "-z", *which, "--", *_FOLDERS, *_FILES],
-            cwd=root,
-            config=[("safe.directory", top)],
-        )
-    except GitFailed:
-        return set()
+def _listed(checkout: WorkTree, root: Path, *which: str) -> set[Path]:
+    """Return what `git ls-files` lists below the root. The checkout may be another user's."""
+    exclude = checkout.git_dir / "info/exclude"  # which is among the settings that do not count
+    more = [f"--exclude-from={exclude}"] if "--ignored" in which and exclude.is_file() else []
+    out = checkout.git("-C", str(root.absolute()), "ls-files", "-z", *which, *more, "--", *_FOLDERS, *_FILES)
     return {Path(os.fsdecode(path)) for path in out.split(b"\0") if path}
 
 

@@ -14,6 +14,7 @@ import functools
 import hashlib
 import os
 import re
+import shlex
 import stat
 import subprocess
 import tempfile
@@ -241,7 +242,7 @@ def _key(said: _Said) -> str:
 def _blocks(held: Path, signed: Path, kind: Signable) -> list[bytes]:
     """Return the distinct signatures next to a file. Raises NotTrusted."""
     if not os.path.lexists(held):
-        sign = f"ssh-keygen -Y sign -n {kind.namespace} -f KEY {visible_line(signed.name)}"
+        sign = f"ssh-keygen -Y sign -n {kind.namespace} -f KEY {visible_line(shlex.quote(str(signed.absolute())))}"
         hint = message(
             "copy it next to the {what}; `{command}` or `{sign}` creates one",
             what=kind.name,

@@ -16,8 +16,8 @@ from pathlib import Path
 
 from patchctl.errors import PatchctlError, WrongUse
 from patchctl.git.catfile import ObjectReader
-from patchctl.git.run import GitFailed, git_executable, run_git, scratch_folder
-from patchctl.git.worktree import WorkTree
+from patchctl.git.run import GitFailed, git_environment, git_executable, run_git, scratch_folder, without_settings
+from patchctl.git.worktree import WorkTree, find_git_dir
 
 _ID = re.compile(r"[0-9a-f]{40}")
 _PREFIXES = ("refs/tags/", "refs/heads/", "refs/remotes/")
@@ -28,10 +28,17 @@ def git_dir(folder: Path) -> Path:
     return folder / ".git" if (folder / ".git").is_dir() else folder
 
 
+def asked(repo: Path, args: Sequence[str]) -> bytes:
+    """Run git on a repository that is not ours, isolated from its own settings too."""
+    with git_environment(trusting(repo)) as env:
+        env["GIT_COMMON_DIR"] = without_settings(repo)
+        return run_git(args, repo=repo, env=env)
+
+
 def refs_of(repo: Path) -> dict[str, str]:
     """Return the commit of every tag and branch by short name. Tags win over branches of the same name."""
     form = "--format=%(refname) %(objecttype) %(objectname) %(*objectname)"
-    out = run_git(["for-each-ref", form, *_PREFIXES], repo=repo, config=trusting(repo)).decode("utf-8", "replace")
+    out = asked(repo, ["for-each-ref", form, *_PREFIXES]).decode("utf-8", "replace")
     rows = [line.split(" ") for line in out.splitlines()]
     found: dict[str, str] = {}
     for prefix in _PREFIXES:
@@ -46,19 +53,18 @@ def refs_of(repo: Path) -> dict[str, str]:
 def has_commit(repo: Path, commit: str) -> bool:
     """Whether a repository has this commit."""
     try:
-        return run_git(["cat-file", "-t", commit], repo=repo, config=trusting(repo)).strip() == b"commit"
+        return asked(repo, ["cat-file", "-t", commit]).strip() == b"commit"
     except GitFailed:
         return False
 
 
 def head_commit(folder: Path) -> str | None:
     """Return the commit that a work tree has checked out; None outside one, or if git is missing or refuses."""
-    if not (folder / ".git").exists():
+    repo = find_git_dir(folder)
+    if repo is None:
         return None
     try:
-        out = run_git(
-            ["rev-parse", "--verify", "--quiet", "HEAD^{commit}"], cwd=folder, config=trusting(folder / ".git")
-        )
+        out = asked(repo, ["rev-parse", "--verify", "--quiet", "HEAD^{commit}"])
     except PatchctlError:
         return None
     return out.decode("ascii", "replace").strip()
@@ -67,7 +73,7 @@ def head_commit(folder: Path) -> str | None:
 def descends(repo: Path, commit: str, ancestor: str) -> bool:
     """Whether `ancestor` is in the commit's history; False if the repository lacks either."""
     try:
-        run_git(["merge-base", "--is-ancestor", ancestor, commit], repo=repo, config=trusting(repo))
+        asked(repo, ["merge-base", "--is-ancestor", ancestor, commit])
     except GitFailed:
         return False
     return True
@@ -77,7 +83,7 @@ def commits_touching(repo: Path, old: str, new: str, paths: Sequence[bytes]) -> 
     """Return the commits in `new` but not in `old`, oldest first, by each of `paths` that they change."""
     what = ["log", "--reverse", "--topo-order", "--no-renames", "--name-only", "-z", "--format=%x01%H"]
     names = [os.fsdecode(path) for path in paths]
-    out = run_git([*what, new, f"^{old}", "--", *names], repo=repo, config=trusting(repo))
+    out = asked(repo, [*what, new, f"^{old}", "--", *names])
     found: dict[bytes, list[str]] = {}
     for part in out.split(b"\x01")[1:]:
         head, *touched = [name for name in part.replace(b"\n", b"\0").split(b"\0") if name]

@@ -139,6 +139,7 @@ def isolated_environment(config_file: str) -> dict[str, str]:
         GIT_ASKPASS="true",
         GIT_OPTIONAL_LOCKS="0",
         GIT_NO_REPLACE_OBJECTS="1",
+        GIT_NO_LAZY_FETCH="1",  # git 2.39.4, 2.45: a promisor remote names a command
         GIT_ALLOW_PROTOCOL=ALLOWED_PROTOCOLS,
         GIT_CONFIG_COUNT="0",
         LC_ALL="C",

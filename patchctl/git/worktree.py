@@ -386,6 +386,16 @@ def find_git_dir(folder: Path) -> Path | None:
     return None
 
 
+def enclosing(folder: Path) -> WorkTree | None:
+    """Return the checkout that `folder` is in, which may be its own."""
+    folder = folder.absolute()
+    for top in (folder, *folder.parents):
+        if (top / ".git").exists():
+            git_dir = find_git_dir(top)
+            return WorkTree(git_dir, top) if git_dir else None
+    return None
+
+
 def object_store(git_dir: Path) -> Path:
     """Return the object folder of a git directory; a linked worktree shares its main repository's."""
     return common_folder(git_dir) / "objects"

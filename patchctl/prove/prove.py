@@ -41,7 +41,8 @@ from patchctl.catalog.evidence import (
     write_record,
 )
 from patchctl.errors import BadManifest, WrongUse
-from patchctl.git.run import GitFailed, run_git
+from patchctl.git.run import GitFailed
+from patchctl.git.worktree import enclosing
 from patchctl.manifest.diagnostics import did_you_mean, quoted
 from patchctl.manifest.distribution import Distribution
 from patchctl.manifest.series import RECORD, descent
@@ -344,15 +345,18 @@ def unlike(stored: EvidenceRecord | None, ran: Proof) -> Iterator[str]:
 
 def changed_since(dist: Distribution, subjects: Sequence[FeatureOnStack], commit: str) -> list[FeatureOnStack]:
     """Return those whose record is another than at a commit of the distribution's git. Raises WrongUse if there is none."""
+    hint = "name a commit of a clone of it"
+    checkout, here = enclosing(dist.root), ("-C", str(dist.root.absolute()))
+    if checkout is None:
+        raise WrongUse("the distribution is in no git repository", where=str(dist.root), hint=hint)
     try:
-        out = run_git(
-            ["diff", "--name-only", "--relative", "-z", "--end-of-options", commit, "--", "patches"], cwd=dist.root
-        )
+        diff = ["diff", "--name-only", "--relative", "-z", "--end-of-options", commit, "--", "patches"]
         # A record that was written and never added is in no diff.
-        out += run_git(["ls-files", "--others", "--exclude-standard", "-z", "--", "patches"], cwd=dist.root)
+        added = ["ls-files", "--others", "--exclude-standard", "-z", "--", "patches"]
+        out = checkout.git(*here, *diff) + checkout.git(*here, *added)
     except GitFailed as error:
         what = f"git cannot compare the distribution with {quoted(commit)}: {one_line(error.what)}"
-        raise WrongUse(what, where=str(dist.root), hint="name a commit of a clone of it") from error
+        raise WrongUse(what, where=str(dist.root), hint=hint) from error
     changed = {os.fsdecode(path) for path in out.split(b"\0")}
     return [s for s in subjects if f"patches/{s.stack.upstream}/{s.stack.name}/{s.feature}/{RECORD}" in changed]
 

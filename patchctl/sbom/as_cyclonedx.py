@@ -20,9 +20,10 @@ from cyclonedx.model import (
 from cyclonedx.model.bom import Bom, BomMetaData
 from cyclonedx.model.component import Component, ComponentType, Diff, Patch, PatchClassification, Pedigree
 from cyclonedx.model.issue import IssueClassification, IssueType
-from cyclonedx.model.license import LicenseExpression
+from cyclonedx.model.license import DisjunctiveLicense, LicenseExpression
 from cyclonedx.model.tool import ToolRepository
 from cyclonedx.output.json import JsonV1Dot6
+from license_expression import ExpressionError, get_spdx_licensing
 from packageurl import PackageURL
 
 from patchctl.sbom.contents import BomFile, BomPackage, BomPatch, BomUpstream, Contents, Pairs
@@ -116,8 +117,15 @@ def _package(one: BomPackage) -> Component:
     )
 
 
-def _licences(expression: str | None) -> list[LicenseExpression]:
-    return [LicenseExpression(expression)] if expression else []
+def _licences(expression: str | None) -> list[LicenseExpression | DisjunctiveLicense]:
+    """A licence in words of its own is a name."""
+    if not expression:
+        return []
+    try:
+        get_spdx_licensing().parse(expression)
+    except ExpressionError:
+        return [DisjunctiveLicense(name=expression)]
+    return [LicenseExpression(expression)]
 
 
 def _properties(facts: Pairs) -> list[Property]:

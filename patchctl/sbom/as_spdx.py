@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Iterator
 from uuid import NAMESPACE_URL, uuid5
 
-from license_expression import LicenseExpression, get_spdx_licensing
+from license_expression import ExpressionError, LicenseExpression, get_spdx_licensing
 from spdx_tools.spdx.model.actor import Actor, ActorType
 from spdx_tools.spdx.model.checksum import Checksum, ChecksumAlgorithm
 from spdx_tools.spdx.model.document import CreationInfo, Document
@@ -125,7 +125,11 @@ def _references(purls: Iterable[str]) -> list[ExternalPackageRef]:
 
 
 def _licence(expression: str | None) -> LicenseExpression | SpdxNoAssertion:
-    return get_spdx_licensing().parse(expression) if expression else SpdxNoAssertion()
+    """A licence in words of its own has no place in SPDX."""
+    try:
+        return get_spdx_licensing().parse(expression) if expression else SpdxNoAssertion()
+    except ExpressionError:
+        return SpdxNoAssertion()
 
 
 def _comment(facts: Pairs) -> str:

@@ -28,7 +28,7 @@ from patchctl.stack.plan import Selection, select
 from patchctl.workspace.state import TreeState, WorkspaceState, load_state
 
 # In two parts, so that REUSE does not read it as this file's own.
-_LICENCE = re.compile(rb"SPDX-License-" rb"Identifier: ([^\s*][^\n*]*)")
+_LICENCE = re.compile(rb"SPDX-License-" rb"Identifier: ([A-Za-z0-9(][A-Za-z0-9.+() -]*)")
 _KIND = re.compile(r"[0-9]{4}-(\w+)-")
 
 Pairs = tuple[tuple[str, str], ...]
@@ -257,7 +257,8 @@ def _file(path: str, data: bytes, license_: str | None) -> BomFile:
 
 def _said(data: bytes) -> str | None:
     found = _LICENCE.search(data[:2000])
-    return found[1].decode("ascii", "replace").strip() if found else None
+    # What ends a comment of XML may follow.
+    return found[1].partition(b" --")[0].decode("ascii").strip() if found else None
 
 
 def _pinned(name: str, one: PinnedUpstream) -> BomUpstream:

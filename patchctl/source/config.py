@@ -72,6 +72,7 @@ def read_user_config(environment: Mapping[str, str] = os.environ) -> UserConfig:
     if not path.exists():
         if environment.get("PATCHCTL_CONFIG"):
             raise BadManifest("PATCHCTL_CONFIG names a file that does not exist", where=str(path))
+        _refuse_out_of_reach(path)
         return UserConfig()
     from patchctl.manifest.load import read
 
@@ -89,6 +90,14 @@ def _full(path: str | None) -> str | None:
 def archive_limits() -> ArchiveLimits:
     """Return the user's archive limits, for callers without the run's options."""
     return read_user_config().archives
+
+
+def _refuse_out_of_reach(path: Path) -> None:
+    """A link to nothing is no missing file: what it is to name may require signatures."""
+    for one in (path, *path.parents):
+        if os.path.lexists(one) and not one.is_dir():
+            what = "the configuration cannot be reached: this is a link to nothing, or a file in place of a folder"
+            raise BadManifest(what, where=str(one), hint="mend it, or remove it to go without a configuration")
 
 
 def _check(config: UserConfig, positions: Positions) -> None:

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 from patchctl.errors import SourceMismatch, Tried
 from patchctl.git.fetch import fetch_commit, is_diverted, list_refs, proven_tree, take_pack
-from patchctl.git.history import git_dir, has_commit, refs_of, trusting
-from patchctl.git.run import GitFailed, run_git
+from patchctl.git.history import asked, git_dir, has_commit, refs_of
+from patchctl.git.run import GitFailed
 from patchctl.language import message
 from patchctl.manifest.types import Pin, Stack, Upstream
 from patchctl.source import cache
@@ -287,7 +287,7 @@ def _in_full(short: str, repo: Path | None, refs: Mapping[str, str]) -> str | No
         return found.pop() if len(found) == 1 else None
     command = ["rev-parse", "--verify", "--quiet", f"{short}^{{commit}}"]
     try:
-        return run_git(command, repo=repo, config=trusting(repo)).decode().strip()
+        return asked(repo, command).decode().strip()
     except GitFailed:
         return None
 

@@ -64,8 +64,9 @@ def _parse_url(text: str) -> SourcePlace:
     try:
         parts = urlsplit(text)
         host, port = parts.hostname or "", parts.port
-    except ValueError as error:
-        raise _refused(text, str(error)) from error
+    except ValueError as error:  # whose words may have part of a password
+        why = message("its host or port is invalid; in a password / is %2F, and @ is %40")
+        raise _refused(text, why) from error
     scheme = parts.scheme.lower()
     if scheme == "file":
         if parts.netloc not in ("", "localhost"):

@@ -25,7 +25,7 @@ _SECRET_NAMES = (
     "|sig|signature|x-amz-[a-z-]*|auth"
 )
 _SECRET_QUERY = re.compile(rf"(?i)(?<=[?&;])({_SECRET_NAMES})=[^&;#\s]*")
-_USERINFO = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*://)(?P<userinfo>[^/?#\s]*)@")
+_USERINFO = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*://)(?P<userinfo>[^/?#\s]*|[^/?#\s:@]*:(?!\d+/)\S*)@")
 _AUTHORISATION = re.compile(r"(?i)\b((?:proxy-)?authorization:\s*)\S+(?:\s+\S+)?")
 
 

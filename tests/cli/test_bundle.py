@@ -467,6 +467,38 @@ def test_in_a_checkout_only_what_git_keeps_is_bundled(made: Made, kind: str, tmp
         assert done.returncode == 2 and str(stray) in done.stderr and "git add" in done.stderr and not out.exists()
 
 
+@pytest.mark.parametrize("index", ["damaged", "gone"])
+def test_where_git_cannot_tell_what_it_keeps_nothing_is_bundled(made: Made, index: str, tmp_path: Path) -> None:
+    own = copy_of(made, tmp_path)
+    git(own.root, "init", "--quiet")
+    git(own.root, "add", "--all")
+    git(own.root, "commit", "--quiet", "-m", "all")
+    (own.root / "docs").mkdir(exist_ok=True)
+    (own.root / "docs/secret.md").write_text("a token")
+    file = own.root / ".git/index"
+    if index == "gone":
+        file.unlink()
+    else:
+        file.write_bytes(b"1234" + file.read_bytes()[4:])
+    out = tmp_path / "out.tar"
+    done = own.patchctl("bundle", "create", "-p", "full", "-o", str(out))
+    said = "git does not track this file" if index == "gone" else "git cannot list the files of the distribution"
+    assert done.returncode == 2 and said in done.stderr and not out.exists()
+
+
+def test_a_file_that_the_checkout_s_own_list_ignores_is_left_out(made: Made, tmp_path: Path) -> None:
+    own = copy_of(made, tmp_path)
+    git(own.root, "init", "--quiet")
+    git(own.root, "add", "--all")
+    git(own.root, "commit", "--quiet", "-m", "all")
+    (own.root / ".git/info/exclude").write_text("*.secret\n")
+    (own.root / "scripts/a.secret").write_text("a token")
+    out = tmp_path / "out.tar"
+    done = own.patchctl("bundle", "create", "-p", "full", "-o", str(out))
+    assert done.returncode == 0, done.stderr
+    assert not [m for m in shown(out, "--members")["members"] if "secret" in m["name"]]
+
+
 def test_without_a_network_more_mirrors_are_no_way_out(behind: Behind, bundle: Path) -> None:
     line = ("apply", "--bundle", str(bundle), "--profile", "full", "--workspace", str(behind.home / "ws"))
     alone = behind.run(*line, "--source", "sdist")

@@ -17,6 +17,8 @@ from distribution import CLOCK, GREETER, REPO, Made, make_distribution, run_patc
 from pins import profile_on
 from requirement_sets import NEEDS, VERSIONS, with_set
 
+from patchctl.sbom.contents import _said
+
 FORMATS = ("cyclonedx", "spdx")
 
 
@@ -215,6 +217,28 @@ def test_without_the_library_one_error_says_what_to_install(made: Made, form: st
     )
     assert done.returncode == 2 and f"{package}, which writes {form}, is not installed" in done.stderr
     assert f"{sys.executable} -m pip install {package}" in done.stderr and "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_what_is_no_licence_s_short_name_is_none_to_spdx(made: Made, form: str, tmp_path: Path) -> None:
+    """In comments of other languages, and in words of its own."""
+    own = replace(made, root=tmp_path / "own")
+    shutil.copytree(made.root, own.root)
+    manners = next(own.root.glob("patches/greeter/*/polite/files/greeter/manners.py"))
+    mark = "SPDX-License-" + "Identifier:"
+    manners.write_text(f'"""{mark} MIT"""\n' + manners.read_text())
+    upstreams = own.root / "manifests/upstreams.yaml"
+    upstreams.write_text(upstreams.read_text().replace("license: MIT", 'license: "Apache License, Version 2.0"'))
+    text = own.good("sbom", "--profile", "full", "--format", form)
+    check(text, form, tmp_path)
+    assert ("Apache License, Version 2.0" in text) == (form == "cyclonedx") and '"MIT"' in text
+
+
+def test_the_mark_of_a_licence_ends_with_its_comment() -> None:
+    mark = b"SPDX-License-" + b"Identifier:"
+    for line in (b"<!-- %s Apache-2.0 -->", b'"""%s Apache-2.0"""', b"/* %s Apache-2.0 */", b"# %s Apache-2.0\n"):
+        assert _said(line % mark) == "Apache-2.0"
+    assert _said(b"# %s (MIT OR GPL-2.0+) AND 0BSD" % mark) == "(MIT OR GPL-2.0+) AND 0BSD"
 
 
 @pytest.mark.heavy("every profile of the real distribution, in both formats")

@@ -75,12 +75,30 @@ def test_a_secret_in_a_refused_address_is_not_repeated(tmp_path: Path) -> None:
     with pytest.raises(BadManifest) as caught:
         read(tmp_path, "mirrors:\n  verl: ['ftp://me:hunter2@host/x']\n")
     assert "hunter2" not in str(caught.value)
+    with pytest.raises(BadManifest, match="its host or port is invalid") as caught:
+        read(tmp_path, "mirrors:\n  verl: ['https://me:hun/ter2@host/x']\n")
+    assert "hun" not in str(caught.value)
 
 
 def test_without_a_file_there_is_nothing_configured(tmp_path: Path) -> None:
     assert read_user_config({}) == UserConfig()
     with pytest.raises(BadManifest, match="does not exist"):
         read_user_config({"PATCHCTL_CONFIG": str(tmp_path / "no.yaml")})
+
+
+@pytest.mark.parametrize("lost", ["the file", "its folder", "a file for a folder"])
+def test_a_file_out_of_reach_is_not_none(lost: str, tmp_path: Path) -> None:
+    """It may require signatures."""
+    folder = tmp_path / "patchctl"
+    if lost == "the file":
+        folder.mkdir()
+        (folder / "config.yaml").symlink_to(tmp_path / "unmounted/config.yaml")
+    elif lost == "its folder":
+        folder.symlink_to(tmp_path / "unmounted")
+    else:
+        folder.touch()
+    with pytest.raises(BadManifest, match="the configuration cannot be reached"):
+        read_user_config({"XDG_CONFIG_HOME": str(tmp_path)})
 
 
 def test_where_the_file_is_looked_for(tmp_path: Path) -> None:

@@ -69,6 +69,11 @@ def test_credentials_go_from_every_address_in_a_message() -> None:
     said = "fatal: unable to access 'https://u:secret@a/x/': 403; https://secret@b/; Authorization: Basic c2VjcmV0"
     assert "secret" not in redact_text(said) and "c2VjcmV0" not in redact_text(said)
     assert "https://a/x/" in redact_text(said)
+    assert redact_text("at https://u:sec/re@t@host/x, once") == "at https://host/x, once"
+    assert (
+        redact_text("https://host:8443/x@v1 and https://host/@scope")
+        == "https://host:8443/x@v1 and https://host/@scope"
+    )
 
 
 def test_one_line_is_short_and_clean() -> None:
