@@ -239,7 +239,7 @@ origin() {
   if [[ -e .git ]] && revision=$(git rev-parse HEAD 2>/dev/null); then
     [[ -z $(git status --porcelain -- ':!*.bundle' 2>/dev/null) ]] || revision+=-dirty
     # Without the user and password that an address may hold.
-    source=$(git config --get remote.origin.url | sed -E 's#^([a-z+]+://)[^/@]*@#\1#' || true)
+    source=$(git config --get remote.origin.url | sed -E 's#^([a-z+]+://)[^/]*@#\1#' || true)
   fi
   printf '%s=%s\n' "$name.version" "$3" "$name.revision" "$revision" "$name.source" "$source" \
     "$name.created" "$(date --utc --date="@${SOURCE_DATE_EPOCH:-$(date +%s)}" +%Y-%m-%dT%H:%M:%SZ)" \

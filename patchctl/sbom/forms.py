@@ -136,4 +136,8 @@ def _subjects(data: bytes) -> dict[str, tuple[str, str]]:
     statement = json.loads(data)
     if statement["_type"] != _TYPE:
         raise ValueError(f"its _type is {statement['_type']!r:.80}")
+    if statement["predicateType"] != PREDICATE:
+        raise ValueError(f"its predicateType is {statement['predicateType']!r:.80}")
+    if len({one["name"] for one in statement["subject"]}) < len(statement["subject"]):
+        raise ValueError("two of its subjects have one name")
     return {str(one["name"]): (one["digest"]["gitCommit"], one["digest"]["gitTree"]) for one in statement["subject"]}

@@ -328,6 +328,11 @@ def test_a_statement_of_other_trees_is_a_finding(made: Made, stated: tuple[Path,
     made.good("apply", "--profile", "full", "--workspace", str(tmp_path / "ws"))
     code, said = verified(made, tmp_path / "ws", file)
     assert code == 1 and "the statement has tree" in said and "of greeter" in said and "it is of other trees" in said
+    own = json.loads(file.read_text())
+    for text in (own | {"predicateType": "https://other"}, own | {"subject": [*own["subject"], own["subject"][0]]}):
+        (tmp_path / "changed.json").write_text(json.dumps(text))
+        code, said = verified(made, stated[0], tmp_path / "changed.json")
+        assert code == 1 and "this is not a statement of" in said, said
     for text in ("", "[]", "{}", '{"_type": "https://in-toto.io/Statement/v0.1", "subject": []}', "[" * 5000):
         (tmp_path / "other.json").write_text(text)
         code, said = verified(made, tmp_path / "ws", tmp_path / "other.json")
