@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
@@ -19,6 +20,7 @@ from patchctl.atomic import replace_file
 from patchctl.manifest.distribution import Distribution
 from patchctl.manifest.lock import LockedForm, StackLock, read_lock
 from patchctl.training.recipes.read import Key, Recipes
+from patchctl.training.recipes.resolve import bare
 from patchctl.workspace.state import load_state
 
 State = dict[str, Any]
@@ -111,14 +113,40 @@ class Records:
             key, other = _key(title), found.get("other sizes", {})
             runs = {"": (shrunk(self._known, key, {}, other), found)}
             for name, one in found.get("compared", {}).items():
-                runs[name] = variant_of(name, one).made(self._known, key, {}, other), one
+                runs[name] = variant_of(name, one, self._of).made(self._known, key, {}, other), one
             for name, (run, one) in runs.items():
                 same = one["state"]["settings"] == settings_of(run, self._known)
-                if not same or not all(map(self._is_of_today, one["state"]["trees"].values())):
+                if not same or self._ran_on_others(run, one["state"]["trees"]):
                     patches = {one.rpartition("/")[2] for one in self._changed_since(one["state"]["trees"])}
                     needed = sorted(patches & set(run.run(self._known).needs))
                     older[title, name] = [*([] if same else ["its settings"]), *needed]
         return older
+
+    def _ran_on_others(self, run: Shrunk, trees: Mapping[str, str]) -> bool:
+        """Whether these trees had other patches of those that act in a run: what its switch leaves off changes nothing."""
+        if not all(self._is_of_today(tip) or tip in self.made_of for tip in trees.values()):
+            return True  # what it was made of was not noted
+        one = run.run(self._known)
+        said = {bare(key) for key in (*one.overrides, *one.environment)}
+        return any(_acts(changed, said) for changed in self._changed_since(trees))
+
+
+def _acts(changed: str, said: set[str]) -> bool:
+    """Whether a patch that has changed, UPSTREAM/STACK/FEATURE, acts where these keys are set: it has no switch, or one of them is it."""
+    stack, _, feature = changed.rpartition("/")
+    switch = _switches(stack).get(feature)
+    return switch is None or any(f".{switch}." in f".{key}." for key in said)
+
+
+@cache
+def _switches(stack: str) -> dict[str, str]:
+    """The setting that turns each feature of a stack on, where there is one and the stack still has it."""
+    found = {}
+    for file in (REPO / "patches" / stack).glob("*/*.patch"):
+        switch = re.search(r"^Switch: (?:config|env) \+?([^=\s]+)=", file.read_text(encoding="utf-8"), re.MULTILINE)
+        if switch:
+            found[file.parent.name] = switch[1]
+    return found
 
 
 def _key(title: str) -> Key:

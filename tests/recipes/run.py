@@ -128,7 +128,7 @@ class Session:
             begun(self._place(key), self.known, key, self.timeout, other)
             self._done(key, "on", found["state"])
         if variant.beside != "on" and not self._here(key, variant.beside, found["compared"][variant.beside]["state"]):
-            self.compare(key, variant_of(variant.beside, found["compared"][variant.beside]), rerun=True)
+            self.compare(key, variant_of(variant.beside, found["compared"][variant.beside], self.place.of), rerun=True)
             found = self.records.found[title]
         one = compared(self._place(key), self.known, key, variant, self.timeout, other)
         self._done(key, variant.name, state)

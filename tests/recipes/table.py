@@ -26,8 +26,9 @@ recipe's trainer and its engine, on the patched trees with the stand-ins of `sta
 - **resumed**: begun again from the checkpoint of the first step, the engine is given the very weights that it was given then.
 - **seconds** are of the first of the two runs, its start included, on two cores with other work beside it (**load**: of the last five
   minutes); **GiB**: the most that its processes took together, pages that they share counted in each.
-- **†**: run on other patches, or with other settings, than the distribution has today: {older}. Stand-ins may have
-  changed in any row. The records, with the tips of the trees, are in [{folder}]({folder}/).{since}
+- **†**: run on other patches, or with other settings, than the distribution has today: {older}. Patches that the
+  run leaves off do not count: off they change nothing, of which each has tests. Stand-ins may have changed in any row. The
+  records, with the tips of the trees, are in [{folder}]({folder}/).{since}
 - **changed since**: of the patches that this recipe `needs`, those that are others today, if only in their headers.
 
 | recipe | ranks | composed | two steps | answers | update seen | resumed | off | one rank | seconds | load | GiB | where it stops | changed since |

@@ -13,7 +13,7 @@ from typing import Any
 
 import yaml
 from pins import distribution
-from releases import RELEASES
+from releases import RELEASES, OfRelease
 from shrunk import REPO, TABLE, Shrunk, shrunk
 
 from patchctl.training.recipes.read import Key, Recipes
@@ -74,9 +74,9 @@ class Variant:
         return shrunk(known, key, paths, sizes, frozenset(left_out), more)
 
 
-def variant_of(name: str, found: Mapping[str, Any]) -> Variant:
-    """The variant that a record is of."""
-    alone = name in ("one-rank", "one-by-one")
+def variant_of(name: str, found: Mapping[str, Any], of: OfRelease) -> Variant:
+    """The variant that a record of a release is of."""
+    alone = name == "one-by-one" or (name == "one-rank" and not of.whole_losses)
     return Variant(name, frozenset(found["off"]), name == "one-rank", alone, found["beside"])
 
 
