@@ -23,6 +23,7 @@ FITS = [
 ]
 SHARED = [*FITS, f"{KEY}=delta_in_place"]
 ON = [*SHARED, f"{ROLLOUT}.nnodes=1", f"{ROLLOUT}.n_gpus_per_node=1"]
+SAID_TWICE = [*ON, f"+{ROLLOUT}.engine_kwargs.vllm.dtype=bfloat16"]
 MEGATRON = ["main_ppo megatron", *(one for one in ON if "strategy" not in one)]
 REFUSED = {
     "name=vllm, not sglang": [*ON, f"{ROLLOUT}.name=sglang"],
@@ -46,6 +47,15 @@ REFUSED = {
     "set actor_rollout_ref.rollout.data_parallel_size=1": [*ON, f"{ROLLOUT}.data_parallel_size=2"],
     "set actor_rollout_ref.rollout.pipeline_model_parallel_size=1": [*ON, f"{ROLLOUT}.pipeline_model_parallel_size=2"],
     "set actor_rollout_ref.rollout.free_cache_engine=True": [*ON, f"{ROLLOUT}.free_cache_engine=False"],
+    **{
+        f"remove {ROLLOUT}.engine_kwargs.vllm.{key}": [*ON, f"+{ROLLOUT}.engine_kwargs.vllm.{key}={value}"]
+        for key, value in {
+            "quantization": "ascend",
+            "dtype": "float16",
+            "data_parallel_size": 2,
+            "pipeline_parallel_size": 2,
+        }.items()
+    },
     "set actor_rollout_ref.rollout.npu_sleep_level=1": [*ON, f"{ROLLOUT}.npu_sleep_level=2"],
 }
 
@@ -86,7 +96,7 @@ def test_a_worker_asks_its_engine_alone_what_kind_it_is(upstream: Upstream) -> N
 
 @pytest.mark.misuse
 def test_what_is_not_covered_is_refused_before_ray_starts(upstream: Upstream) -> None:
-    fits = [FITS, ON, MEGATRON, [*FITS, f"{ROLLOUT}.name=sglang"]]
+    fits = [FITS, ON, SAID_TWICE, MEGATRON, [*FITS, f"{ROLLOUT}.name=sglang"]]
     cases = [*fits, *REFUSED.values()]
     said = upstream.run(
         "probe_delta_refusals.py",

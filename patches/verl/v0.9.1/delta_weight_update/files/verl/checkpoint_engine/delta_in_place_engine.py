@@ -38,6 +38,7 @@ from verl.utils.net_utils import get_free_port
 
 TIMEOUT = timedelta(minutes=30)
 FLOAT32 = "#float32"
+POSITIONS = 1 << 31  # upstream's are int32
 
 
 class Wire:
@@ -50,6 +51,14 @@ class Wire:
         self._gloo = ProcessGroupGloo(store, rank, size, TIMEOUT)
         own = get_nccl_backend() != "gloo"
         self._device = stateless_init_process_group(host, device_port, rank, size, get_device_id()) if own else None
+
+    def close(self) -> None:
+        """Gives back the device's communicator, which nothing else ends."""
+        device, self._device = self._device, None
+        if hasattr(device, "destroy"):
+            device.destroy()
+        elif device is not None:  # vllm-ascend's
+            device.hccl.hcclCommDestroy(device.comm)
 
     def send(self, tensor: torch.Tensor) -> None:
         """Broadcasts uint8 [bytes], the same size on all sides."""
@@ -85,10 +94,21 @@ class Wire:
 
 
 class NamedAsExported:
-    """A training engine whose changes have the names of its whole export, which takes packed experts apart (unfuse_moe_params)."""
+    """A training engine whose changes have the names of its whole export, which takes packed experts apart (unfuse_moe_params).
+
+    Raises:
+        ValueError: for experts packed in so large a tensor that positions in it wrap, before anything is sent.
+    """
 
     def __init__(self, engine) -> None:
         self._engine = engine
+        model_type = engine.model_config.hf_config.model_type
+        for name, weight in engine.module.named_parameters():
+            if parts_of_experts(name, weight.shape, model_type) and weight.shape.numel() >= POSITIONS:
+                raise ValueError(
+                    f"delta_in_place: {name} has 2^31 elements or more, and their positions are int32; use another "
+                    "checkpoint engine, or train with megatron"
+                )
 
     def __getattr__(self, name: str):
         return getattr(self._engine, name)
@@ -103,16 +123,23 @@ def unfused(entry, model_type: str):
     """([(name, shape)], dtype, counts [1], positions [n], values [n]) of a packed expert weight as those of its parts; others as they are."""
     slots, dtype, _, where, values = entry
     name, shape = slots[0]
-    base, _, kind = name.rpartition(".")
-    parts = {"gate_up_proj": ("gate_proj", "up_proj"), "down_proj": ("down_proj",)}.get(kind)
-    if model_type == "gpt_oss" or not base.endswith(".mlp.experts") or len(shape) != 3 or parts is None:
+    parts = parts_of_experts(name, shape, model_type)
+    if not parts:
         return entry
+    base = name.rpartition(".")[0]
     part = (shape[1] // len(parts), shape[2])
     slots = [(f"{base}.{expert}.{one}.weight", part) for expert in range(shape[0]) for one in parts]
     size = part[0] * part[1]
     slot = where.long() // size
     order = slot.argsort(stable=True)  # for a shard that is cut elsewhere than in its first dimension
     return slots, dtype, slot.bincount(minlength=len(slots)).cpu(), (where % size)[order], values[order]
+
+
+def parts_of_experts(name: str, shape, model_type: str) -> tuple[str, ...]:
+    """What a tensor of packed experts is exported as for each expert; empty for another weight."""
+    base, _, kind = name.rpartition(".")
+    parts = {"gate_up_proj": ("gate_proj", "up_proj"), "down_proj": ("down_proj",)}.get(kind, ())
+    return parts if model_type != "gpt_oss" and base.endswith(".mlp.experts") and len(shape) == 3 else ()
 
 
 class ComparedAsExported:
@@ -227,6 +254,8 @@ class DeltaInPlaceCheckpointEngine(DeltaShardedCheckpointEngine):
         self.rank = rank
         self._shard_seeded = self._shard_seeded and not whole
         if rank >= 0 and (whole or self.wire is None):
+            if self.wire is not None:
+                self.wire.close()
             self.wire = Wire(address, rank, size, self._store)
 
     def finalize(self) -> None:

@@ -39,8 +39,17 @@ def check_delta_weight_update(config) -> None:
     mtp = rollout.get("mtp", None) or {}
     if mtp.get("enable", False) and mtp.get("enable_rollout", False):
         _refuse(f"a drafter's weights are not compared; set {MODEL}.mtp.enable_rollout=False")
+    given = (rollout.get("engine_kwargs", None) or {}).get("vllm", None) or {}  # which vLLM is given as it stands
     if rollout.get("quantization", None):
         _refuse(f"quantised weights are other than what is compared; set {ROLLOUT}.quantization=null")
+    for key, fits in (
+        ("quantization", None),
+        ("dtype", "bfloat16"),
+        ("data_parallel_size", 1),
+        ("pipeline_parallel_size", 1),
+    ):
+        if given.get(key, None) not in (None, fits):
+            _refuse(f"it is not for engines with {key}={given[key]}; remove {ROLLOUT}.engine_kwargs.vllm.{key}")
     if (actor.get("megatron", None) or {}).get("use_megatron_fsdp", False):
         _refuse(f"it was not tried with Megatron-FSDP; set {ACTOR}.megatron.use_megatron_fsdp=False")
     engine = "megatron" if actor.strategy == "megatron" else "fsdp_config"

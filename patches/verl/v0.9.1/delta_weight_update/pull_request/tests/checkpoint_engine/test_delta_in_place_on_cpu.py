@@ -32,6 +32,7 @@ BACKEND = f"{ROLLOUT}.checkpoint_engine.backend=delta_in_place"
 class _FakeTrainerEngine:
     engine_config = SimpleNamespace(strategy="fsdp2")
     model_config = SimpleNamespace(hf_config=SimpleNamespace(model_type="qwen3"))
+    module = torch.nn.Module()
 
     def __init__(self):
         self.weights = {name: torch.arange(6, dtype=torch.bfloat16).view(2, 3) for name in ("a", "b")}
@@ -74,6 +75,16 @@ def _update(sides, trainer):
     with ThreadPoolExecutor(len(sides)) as pool:
         metrics, *received = pool.map(run, range(len(sides)))
     return metrics, received
+
+
+def test_experts_packed_in_too_large_a_tensor_are_refused():
+    from verl.checkpoint_engine.delta_in_place_engine import NamedAsExported
+
+    trainer = _FakeTrainerEngine()
+    packed = torch.nn.Parameter(torch.empty(256, 4096, 7168, device="meta"))
+    trainer.module = SimpleNamespace(named_parameters=lambda: [("model.layers.3.mlp.experts.gate_up_proj", packed)])
+    with pytest.raises(ValueError, match="2\\^31 elements"):
+        NamedAsExported(trainer)
 
 
 def test_first_update_sends_all_weights_and_the_next_one_what_changed(sides):
@@ -192,7 +203,9 @@ def test_megatron_expert_biases_arrive_in_float32(sides, on_each_rank):
 
     weights["e_score_correction_bias"][1] += 0.001
     trainer.weights["e_score_correction_bias#float32"] = weights["e_score_correction_bias"].view(torch.bfloat16)
-    pairs = SimpleNamespace(engine_config=trainer.engine_config, model_config=trainer.model_config)
+    pairs = SimpleNamespace(
+        engine_config=trainer.engine_config, model_config=trainer.model_config, module=trainer.module
+    )
     entry = ([("e_score_correction_bias#float32", (6,))], "bfloat16", torch.tensor([2]), torch.tensor([2, 3]))
     changed = weights["e_score_correction_bias"][1:2].view(torch.bfloat16)
     pairs.get_per_tensor_param_delta_shard = lambda: ([(*entry, changed, None)], None)
@@ -213,6 +226,7 @@ def test_megatron_expert_biases_arrive_in_float32(sides, on_each_rank):
         ("actor_rollout_ref.model.lora_rank=8", "lora_rank=0"),
         ("actor_rollout_ref.model.lora.rank=8", "lora.rank=0"),
         (f"{ROLLOUT}.quantization=fp8", "quantization=null"),
+        (f"+{ROLLOUT}.engine_kwargs.vllm.quantization=ascend", "remove"),
     ],
 )
 def test_unsupported_configs_are_rejected_before_ray_starts(monkeypatch, override, message):

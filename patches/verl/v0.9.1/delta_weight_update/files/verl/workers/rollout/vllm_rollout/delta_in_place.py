@@ -14,11 +14,12 @@
 """Changed weights, written where they lie in a vllm worker: by the model's own loaders, of which only what changed is copied.
 
 Of each weight that changed a tensor is made that holds the new values, and NaN elsewhere. The loaders cut it, turn it and give it to fused
-weights as they do with a whole one, and end in Tensor.copy_, which leaves alone what is NaN. Layouts are those of the loaders, therefore, and
-what the engine derives from weights is made by process_weights_after_loading as after a whole update.
+weights as they do with a whole one, and end in Tensor.copy_, or in an assignment to a slice, which leave alone what is NaN. Layouts are those of
+the loaders, therefore, and what the engine derives from weights is made by process_weights_after_loading as after a whole update.
 
 Digests tell whether that is what happened. Before the first piece the worker's weights are as the last update left them; after the last one
-they differ by what copy_ wrote, and it wrote no more than was sent. Otherwise the update is not taken, and the next one brings all weights.
+they differ by what was copied, which is no more than was sent, and no place was copied to twice for one weight, as by a loader that computes
+with what it has written. Otherwise the update is not taken, and the next one brings all weights.
 """
 
 import json
@@ -100,30 +101,50 @@ class InPlace:
     def _load(self, models, weights) -> None:
         for model in models:
             parameters, buffers, _ = split_buffer_updates(model, list(weights.items()))
-            with self._only_what_came(counted=True):
+            with self._only_what_came(model):
                 model.load_weights(parameters)
-            with self._only_what_came(counted=False):  # digests are of parameters
                 apply_buffer_updates(model, buffers)
 
     @contextmanager
-    def _only_what_came(self, counted: bool):
-        copy = torch.Tensor.copy_
+    def _only_what_came(self, model):
+        copy, assign = torch.Tensor.copy_, torch.Tensor.__setitem__
+        counted = set(map(_storage, model.parameters()))  # digests are of parameters
+        kept = counted | set(map(_storage, model.buffers()))
+        written = set()
 
         def copied(into, source, *args, **kwargs):
-            if not (isinstance(source, torch.Tensor) and source.is_floating_point() and into.shape == source.shape):
+            # Elsewhere than in the model, NaN travels on.
+            here = isinstance(source, torch.Tensor) and source.is_floating_point() and _storage(into) in kept
+            if not here or into.shape != source.shape or not into.numel():
                 return copy(into, source, *args, **kwargs)
             source = source.to(device=into.device, dtype=into.dtype)
             came = ~source.isnan()
-            if counted:
+            if _storage(into) in counted:
+                place = into.data_ptr(), into.shape, into.stride()
+                if place in written:
+                    self._refused = "a loader computes with what it has written"
+                written.add(place)
                 self._added = self._added + digest_of_change(into, source, came)
                 self._written = self._written + came.sum()
             return copy(into, torch.where(came, source, into))
 
-        torch.Tensor.copy_ = copied
+        def assigned(into, index, source):
+            here = isinstance(source, torch.Tensor) and source.is_floating_point() and _storage(into) in kept
+            view = into[index] if here else None
+            if view is not None and view.shape == source.shape and _storage(view) == _storage(into):
+                copied(view, source)
+            else:
+                assign(into, index, source)
+
+        torch.Tensor.copy_, torch.Tensor.__setitem__ = copied, assigned
         try:
             yield
         finally:
-            torch.Tensor.copy_ = copy
+            torch.Tensor.copy_, torch.Tensor.__setitem__ = copy, assign
+
+
+def _storage(tensor: torch.Tensor) -> int:
+    return tensor.untyped_storage().data_ptr()
 
 
 def begins(weights) -> bool:

@@ -89,6 +89,41 @@ def test_update_is_not_taken_if_something_else_was_written(in_place):
     assert not in_place.end([model])
 
 
+class _Assigned(_Model):
+    """Loads ``q`` by assignment to slices, and ``k`` by way of a buffer of its own."""
+
+    def load_weights(self, weights):
+        for name, weight in weights:
+            if name == "q":
+                self.fused.data[:2, ...] = weight[:, ...]
+            else:
+                self.fused[2:].copy_(torch.empty(2, 2).copy_(weight).t())
+
+
+def test_loaders_may_assign_and_use_buffers(in_place):
+    model = _Assigned()
+    _load(in_place, model)
+    assert _write(in_place, model, _pieces("q", {1: 2.5}), _pieces("k", {1: 4.5}))
+    assert model.fused.tolist() == [[1, 2.5], [1, 1], [1, 1], [4.5, 1]]
+
+
+class _Composed(_Model):
+    """A tensor-parallel rank that loads its half of ``q``, and computes with what it has loaded."""
+
+    def load_weights(self, weights):
+        for name, weight in weights:
+            self.fused[:1].copy_(weight[:1])
+            self.fused[:1].copy_(self.fused[:1] + 1)
+
+
+def test_update_is_not_taken_if_a_loader_computes_with_what_it_has_written(in_place):
+    model = _Composed()
+    in_place.begin([model], whole=True)
+    model.load_weights([("q", torch.ones(2, 2))])
+    assert in_place.end([model])
+    assert not _write(in_place, model, _pieces("q", {0: 2.5, 2: 3.0, 3: 3.0}))
+
+
 def test_nan_is_not_taken_for_unchanged(in_place):
     model = _Model()
     _load(in_place, model)
