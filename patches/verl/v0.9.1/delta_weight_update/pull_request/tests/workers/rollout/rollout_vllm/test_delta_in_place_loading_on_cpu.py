@@ -111,7 +111,7 @@ class _Composed(_Model):
     """A tensor-parallel rank that loads its half of ``q``, and computes with what it has loaded."""
 
     def load_weights(self, weights):
-        for name, weight in weights:
+        for _, weight in weights:
             self.fused[:1].copy_(weight[:1])
             self.fused[:1].copy_(self.fused[:1] + 1)
 
