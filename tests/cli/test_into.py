@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import subprocess
 from pathlib import Path
@@ -184,7 +185,7 @@ def test_not_at_the_pin(ws: Workspace, checkout: Path) -> None:
     before = snapshot(checkout)
     message = ws.refused(5, "apply", "--profile", "full", "--in-place", f"greeter={checkout}")
     assert str(checkout / "README.md") in message and "is not greeter at the pin: 1 file differs" in message
-    assert f"patchctl identify {checkout}" in message
+    assert f"patchctl identify {shlex.quote(str(checkout))}" in message
     assert snapshot(checkout) == before and not ws.trees()
     dry = ws.refused(5, "apply", "--profile", "full", "--dry-run", "--in-place", f"greeter={checkout}")
     assert "is not greeter at the pin" in dry
