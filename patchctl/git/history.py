@@ -16,7 +16,7 @@ from pathlib import Path
 
 from patchctl.errors import PatchctlError, WrongUse
 from patchctl.git.catfile import ObjectReader
-from patchctl.git.run import GitFailed, git_environment, git_executable, run_git, scratch_folder, without_settings
+from patchctl.git.run import GitFailed, foreign_environment, git_executable, run_git, scratch_folder
 from patchctl.git.worktree import WorkTree, find_git_dir
 
 _ID = re.compile(r"[0-9a-f]{40}")
@@ -30,8 +30,7 @@ def git_dir(folder: Path) -> Path:
 
 def asked(repo: Path, args: Sequence[str]) -> bytes:
     """Run git on a repository that is not ours, isolated from its own settings too."""
-    with git_environment(trusting(repo)) as env:
-        env["GIT_COMMON_DIR"] = without_settings(repo)
+    with foreign_environment(repo, trusting(repo)) as env:
         return run_git(args, repo=repo, env=env)
 
 

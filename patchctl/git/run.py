@@ -251,6 +251,16 @@ def without_settings(git_dir: Path, *, file_modes: bool = True) -> str:
     return str(place)
 
 
+@contextmanager
+def foreign_environment(
+    git_dir: Path, config: Sequence[tuple[str, str]], *, file_modes: bool = True
+) -> Iterator[dict[str, str]]:
+    """Yield `git_environment`, isolated from the settings of this git directory too, which need not be ours."""
+    with git_environment(config) as env:
+        env["GIT_COMMON_DIR"] = without_settings(git_dir, file_modes=file_modes)
+        yield env
+
+
 def _make(place: Path, common: Path, modes: str) -> None:
     """Create the common directory with few new files: ext4 takes 0.3 ms per file where many were just deleted."""
     building = Path(tempfile.mkdtemp(dir=place.parent))

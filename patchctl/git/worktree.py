@@ -26,9 +26,8 @@ from patchctl.git.run import (
     GitFailed,
     GitRefused,
     common_folder,
-    git_environment,
+    foreign_environment,
     run_git,
-    without_settings,
 )
 
 # Leftovers of killed runs in objects/pack; the second pattern is an earlier version's.
@@ -64,8 +63,7 @@ class WorkTree:
         config = (("safe.directory", str(self.folder)), ("safe.directory", str(self.git_dir)))
         where = [f"--git-dir={self.git_dir}", f"--work-tree={self.folder}"]
         cwd = self.folder if self.folder.is_dir() else None
-        with git_environment(config) as env:
-            env["GIT_COMMON_DIR"] = without_settings(self.git_dir, file_modes=self._file_modes)
+        with foreign_environment(self.git_dir, config, file_modes=self._file_modes) as env:
             if index is not None:
                 env["GIT_INDEX_FILE"] = str(index)
             try:

@@ -15,8 +15,9 @@ from pathlib import Path
 
 from patchctl.atomic import replace_file
 from patchctl.errors import LocalEdits
+from patchctl.git.history import trusting
 from patchctl.git.locks import wait_for
-from patchctl.git.run import GitFailed, git_environment, run_git
+from patchctl.git.run import GitFailed, foreign_environment, run_git
 from patchctl.git.worktree import WorkTree
 from patchctl.manifest.types import Upstream
 from patchctl.scratch import scratch
@@ -281,7 +282,7 @@ class _History:
         self._span = f"{old}..{new}"
 
     def _git(self, *args: str, stdin: bytes | None = None, index: Path | None = None) -> bytes:
-        with git_environment((("safe.directory", str(self._repo)),)) as env:
+        with foreign_environment(self._repo, trusting(self._repo)) as env:
             if index is not None:
                 env["GIT_INDEX_FILE"] = str(index)
             return run_git(args, repo=self._repo, env=env, stdin=stdin)

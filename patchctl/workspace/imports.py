@@ -241,25 +241,27 @@ def forged(folder: Path, files: Iterable[bytes]) -> tuple[list[bytes], list[byte
     """Return byte code that Python would run in place of these modules: first what differs from their compilation or is a
     link that leads nowhere here, then what another Python made, which this one cannot check.
     """
-    root, files = os.fsencode(folder), [*files]
-    unseen = list(_unseen(root, files))
-    taken = list(_taken(root, files))
-    mine = [one for one in taken if one[1] == _OURS]
-    others = [path for path, tag, *_ in taken if tag != _OURS]
-    lines = [f"{level} {_hex(folder, path)} {_hex(folder, module)}\n" for path, _, level, module in mine]
-    return unseen + [one[0] for one, same in zip(mine, _same(lines), strict=True) if not same], others
-
-
-def _unseen(folder: bytes, files: Iterable[bytes]) -> Iterator[bytes]:
-    """Yield links that lead nowhere here in place of byte code of these modules, or of the folder with it."""
+    root = os.fsencode(folder)
+    unseen: list[bytes] = []
+    mine: list[tuple[bytes, int, bytes]] = []
+    others: list[bytes] = []
     for above, stems in sorted(modules_by_folder(files).items()):
         kept = above + b"__pycache__"
-        if _leads_nowhere(os.path.join(folder, kept)):
-            yield kept
-        for name in _names(os.path.join(folder, kept)):
+        if _leads_nowhere(os.path.join(root, kept)):
+            unseen.append(kept)
+        for name in _names(os.path.join(root, kept)):
             match = _NAME.fullmatch(name)
-            if match and match[1] in stems and _leads_nowhere(os.path.join(folder, kept, name)):
-                yield kept + b"/" + name
+            if not match or match[1] not in stems:
+                continue
+            path, module = kept + b"/" + name, above + match[1] + b".py"
+            if not _believed(os.path.join(root, path), os.path.join(root, module), match[2]):
+                unseen += [path] if _leads_nowhere(os.path.join(root, path)) else []
+            elif match[2] == _OURS:
+                mine.append((path, int(match[3] or 0), module))
+            else:
+                others.append(path)
+    lines = [f"{level} {_hex(folder, path)} {_hex(folder, module)}\n" for path, level, module in mine]
+    return unseen + [one[0] for one, same in zip(mine, _same(lines), strict=True) if not same], others
 
 
 def _same(lines: list[str]) -> Iterator[bool]:
@@ -277,22 +279,6 @@ def _same(lines: list[str]) -> Iterator[bool]:
             answers.append(False)
         yield from answers
         lines = lines[len(answers) :]
-
-
-def _taken(folder: bytes, files: Iterable[bytes]) -> Iterator[tuple[bytes, bytes, int, bytes]]:
-    """Yield byte code that Python would run: its path, the tag of its Python, the optimisation level, the module's path."""
-    for above, stems in sorted(modules_by_folder(files).items()):
-        kept = above + b"__pycache__/"
-        try:
-            found = sorted(os.listdir(folder + b"/" + kept))
-        except OSError:
-            continue
-        for name in found:
-            match = _NAME.fullmatch(name)
-            if match and match[1] in stems:
-                module = above + match[1] + b".py"
-                if _believed(folder + b"/" + kept + name, folder + b"/" + module, match[2]):
-                    yield kept + name, match[2], int(match[3] or 0), module
 
 
 def _believed(file: bytes, module: bytes, tag: bytes) -> bool:

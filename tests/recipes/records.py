@@ -5,13 +5,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any, TypedDict
 
 import table
+from pins import on
 from releases import OLDEST, RELEASES, OfRelease
 from shrunk import REPO, Shrunk, recipes, shipped, shrunk
 from variants import variant_of
@@ -19,6 +19,7 @@ from variants import variant_of
 from patchctl.atomic import replace_file
 from patchctl.manifest.distribution import Distribution
 from patchctl.manifest.lock import LockedForm, StackLock, read_lock
+from patchctl.training.recipes.check import features_and_switches
 from patchctl.training.recipes.read import Key, Recipes
 from patchctl.training.recipes.resolve import bare
 from patchctl.workspace.state import load_state
@@ -128,25 +129,20 @@ class Records:
             return True  # what it was made of was not noted
         one = run.run(self._known)
         said = {bare(key) for key in (*one.overrides, *one.environment)}
-        return any(_acts(changed, said) for changed in self._changed_since(trees))
+        switches = _switches(one.release or "", one.profile)
+        return any(_acts(changed, said, switches) for changed in self._changed_since(trees))
 
 
-def _acts(changed: str, said: set[str]) -> bool:
+def _acts(changed: str, said: set[str], switches: Mapping[str, str]) -> bool:
     """Whether a patch that has changed, UPSTREAM/STACK/FEATURE, acts where these keys are set: it has no switch, or one of them is it."""
-    stack, _, feature = changed.rpartition("/")
-    switch = _switches(stack).get(feature)
+    switch = switches.get(changed.rpartition("/")[2])
     return switch is None or any(f".{switch}." in f".{key}." for key in said)
 
 
 @cache
-def _switches(stack: str) -> dict[str, str]:
-    """The setting that turns each feature of a stack on, where there is one and the stack still has it."""
-    found = {}
-    for file in (REPO / "patches" / stack).glob("*/*.patch"):
-        switch = re.search(r"^Switch: (?:config|env) \+?([^=\s]+)=", file.read_text(encoding="utf-8"), re.MULTILINE)
-        if switch:
-            found[file.parent.name] = switch[1]
-    return found
+def _switches(release: str, profile: str) -> dict[str, str]:
+    """The setting that turns a feature of a profile on, by feature, where there is one."""
+    return {switch.feature: switch.name for switch in features_and_switches(on(release), profile)[1]}
 
 
 def _key(title: str) -> Key:

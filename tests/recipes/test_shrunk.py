@@ -17,7 +17,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 from compare import LIMITS, alike, differences, faults
 from memory import resident_bytes
 from pins import on
-from records import Records, _acts, locked_patches, locked_tips, settings_of
+from records import Records, _acts, _switches, locked_patches, locked_tips, settings_of
 from releases import NEWEST, OLDEST, RELEASES, OfRelease
 from run import arguments, as_expected, beside, good
 from seen import by_changes, same_again, updates_of
@@ -246,9 +246,11 @@ def test_a_patch_acts_where_its_switch_is_on_or_it_has_none() -> None:
     key = ("qwen3-8b", "grpo")
     stack = f"verl/{on(NEWEST.name).release(NEWEST.name).stacks['verl']}"
     tip = min(locked_tips()[stack])
-    assert not _acts(f"{stack}/delta_weight_update", {"trainer.save_freq"})
-    assert _acts(f"{stack}/delta_weight_update", {"actor_rollout_ref.rollout.checkpoint_engine.backend"})
-    assert _acts(f"{stack}/rollout_routing_replay", set()) and _acts(f"{stack}/one_that_has_gone", set())
+    switches = _switches(NEWEST.name, key[0])
+    assert not _acts(f"{stack}/delta_weight_update", {"trainer.save_freq"}, switches)
+    assert _acts(f"{stack}/delta_weight_update", {"actor_rollout_ref.rollout.checkpoint_engine.backend"}, switches)
+    assert _acts(f"{stack}/rollout_routing_replay", set(), switches)
+    assert _acts(f"{stack}/one_that_has_gone", set(), switches)
     known = OF_RELEASE[NEWEST.name]
     records, run = Records(known, Path("nowhere"), of=NEWEST), shrunk(known, key, {})
     for changed, marked in (("delta_weight_update", False), ("rollout_routing_replay", True)):

@@ -15,6 +15,7 @@ from patchctl.bundle.create import _kept_by_git
 from patchctl.errors import PatchctlError
 from patchctl.git.history import commits_touching, descends, has_commit, head_commit, refs_of
 from patchctl.prove.prove import changed_since
+from patchctl.rebase.cherry_pick import _History
 from patchctl.source.git_form import _in_full
 
 NOWHERE = "1" * 40
@@ -44,6 +45,7 @@ ASKED: dict[str, Callable[[Path], Any]] = {
     "descends": lambda repo: descends(repo / ".git", "HEAD", NOWHERE),
     "head_commit": head_commit,
     "commits_touching": lambda repo: commits_touching(repo / ".git", "HEAD~1", "HEAD", [b"README"]),
+    "brought": lambda repo: _History(repo, "HEAD~1", "HEAD").brought(b"", ["README"]),
     "in_full": lambda repo: _in_full("1111111", repo / ".git", {}),
     "kept_by_git": lambda repo: _kept_by_git(repo, []),
     "changed_since": lambda repo: changed_since(cast(Any, SimpleNamespace(root=repo)), [], "HEAD"),
