@@ -174,8 +174,9 @@ class ImageArchive:
         return config, [_Layer(*pair) for pair in zip(image["Layers"], digests, strict=True)]
 
     def _manifests(self, index: dict[str, Any]) -> list[dict[str, Any]]:
-        """The one manifest of an image; attestations beside it, whose platform is unknown, are none."""
-        found = [one for one in index["manifests"] if one.get("platform", {}).get("os") != "unknown"]
+        """The one manifest of an image, however many tags name it; attestations beside it, whose platform is unknown, are none."""
+        named = [one for one in index["manifests"] if one.get("platform", {}).get("os") != "unknown"]
+        found = list({one["digest"]: one for one in named}.values())
         if len(found) != 1:
             raise self._wrong(f"it holds {len(found)} images", "save one image, of one platform")
         held = self._checked_json(found[0])

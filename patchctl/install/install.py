@@ -38,6 +38,7 @@ from patchctl.install.wheel import (
 )
 from patchctl.manifest.distribution import Distribution
 from patchctl.manifest.types import Profile
+from patchctl.process_group import find_program
 from patchctl.requirements.interpreter import PackageDifference, differences
 from patchctl.terminal.progress import Progress
 from patchctl.terminal.text import one_line
@@ -108,8 +109,8 @@ class PythonEnvironment:
 
 
 def interpreter(named: str) -> str:
-    """Return the absolute path of an interpreter, given by path or found on PATH. Keeps symlinks, which venvs use."""
-    return os.path.abspath(named) if os.sep in named else shutil.which(named) or named
+    """Return the absolute path of an interpreter, given by path or found on PATH (`find_program`). Keeps symlinks, which venvs use."""
+    return os.path.abspath(named) if os.sep in named else find_program(named) or named
 
 
 def read_environment(python: str) -> PythonEnvironment:

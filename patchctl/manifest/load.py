@@ -221,7 +221,7 @@ def _advice(path: KeyPath, node: YamlNode, shape: Shape) -> str:
 
     if node.kind in ("number", "boolean") and shape.base is str:
         return f'; quote it: "{node.text}"' if shape.takes_text(node.text) else ""
-    if node.kind == "null" and shape.base is list:
+    if node.kind == "null" and shape.origin is list:
         return "; write [] for none"
     if path[-1:] == ("schema",) and node.kind == "number":
         return f"; this patchctl reads format {FORMAT}"

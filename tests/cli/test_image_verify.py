@@ -89,7 +89,8 @@ def oci(to: Path, layers: Sequence[bytes], labels: Mapping[str, str] | None = No
 
     manifest = json.dumps({"config": described(config), "layers": [described(one) for one in blobs]}).encode()
     attestation = {**described(b"{}"), "platform": {"os": "unknown"}}
-    index = {"manifests": [{**described(manifest), "platform": {"os": "linux"}}, attestation]}
+    tagged = {**described(manifest), "platform": {"os": "linux"}}  # one for each tag, as `docker save` writes it
+    index = {"manifests": [tagged, {**tagged, "annotations": {"org.opencontainers.image.ref.name": "b"}}, attestation]}
     held = {sha256(one): one for one in (config, manifest, *blobs)}
     held |= {
         sha256({"config": config, "manifest": manifest, "layer": blobs[0]}[name]): data
