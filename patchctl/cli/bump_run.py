@@ -186,7 +186,7 @@ class _Bump:
         for move in self.state.moves:
             if (stopped := self._arrive(move)) is not None:
                 stop = stopped[1].stop
-                at = BumpStop(move.upstream, stop.feature, stop.paths) if stop else None
+                at = BumpStop(move.upstream, stop.feature, stop.paths, stop.reason) if stop else None
                 old, stacks = self.dist.release(self.state.release), self.state.stacks
                 arrived = [
                     arrived_stack(self.dist, m, stacks[m.upstream]) for m in self.state.moves if m.upstream in stacks

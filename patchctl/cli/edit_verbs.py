@@ -129,7 +129,11 @@ def edit_command(app: App, name: str, folder: Path | None, sources: Sources, as_
     metavar="FEATURE",
     help="With --mbox: this feature alone, as upstream could take it, after what it requires.",
 )
-@click.option("--signoff", metavar="'NAME <MAIL>'", help="With --for-upstream: the author, who signs off.")
+@click.option(
+    "--signoff",
+    metavar="'NAME <MAIL>'",
+    help="With --for-upstream: who signs off, and is the author of patches of patchctl's own.",
+)
 @release_option
 @source_options
 @json_option("patchctl.report.stacks:ExportOutput")
@@ -162,6 +166,8 @@ def export_command(
     from patchctl.workspace.edit import export_tree
 
     options = sources.options()
+    if check and mbox is not None:
+        raise WrongUse("--check writes nothing, and --mbox does", hint="leave one of them out")
     if signoff is not None and for_upstream is None:
         raise WrongUse("--signoff belongs to a feature for upstream", hint="name it with --for-upstream FEATURE")
     if for_upstream is not None:
@@ -253,6 +259,7 @@ def _write_mails(target: Path, files: Mapping[str, bytes]) -> None:
 
 
 def _mbox(app: App, stack: Stack, target: Path, options: SourceOptions, as_json: bool) -> int:
+    from patchctl.git.objects import COMMITTER
     from patchctl.report.stacks import ExportOutput
     from patchctl.stack.export import mbox_patches
     from patchctl.stack.plan import load_patches
@@ -266,7 +273,7 @@ def _mbox(app: App, stack: Stack, target: Path, options: SourceOptions, as_json:
     data = ExportOutput(stack.upstream, stack.name, base=result.base_commit, tip=result.tip_commit, files=list(files))
     lines = [
         f"{len(files)} patches in {target}, on {result.base_commit}",
-        f"`git am --keep-cr` makes {result.tip_commit} of them",
+        f"`git am --keep-cr --committer-date-is-author-date` with the committer {' <'.join(COMMITTER)}> makes {result.tip_commit} of them",
     ]
     app.emit("export", data, lambda style: lines, as_json)
     return DONE

@@ -264,5 +264,7 @@ def bump_command(
     if action is None:
         flags = {"dry_run": dry_run, "prove": not no_prove, "skip_unavailable": skip_unavailable}
         return begin(app, release, to, only, branch, sources, **flags, as_json=as_json)
+    if dry_run:
+        raise WrongUse(f"--dry-run writes nothing, and --{action} does", hint="leave one of them out")
     named = bool(release or to or only) or branch is not None
     return end_or_go_on(app, action, named, sources, prove=not no_prove, as_json=as_json)

@@ -141,6 +141,10 @@ def prove_command(
         return DONE if debug_one(ground, subjects_of(dist, features, stack), debug, profile) else FINDINGS
     if alone and folder is not None:
         raise WrongUse("--alone makes its trees, others for each feature", hint="leave --trees out")
+    if alone and part == "mutants":
+        raise WrongUse(
+            "mutations run where the tests were green, and --alone keeps no record of that", hint="leave --only out"
+        )
     if sign and (alone or check):
         raise WrongUse("--sign signs records, and none is written", hint="leave --alone and --check out")
     key = SigningKey.load(sign) if sign else None

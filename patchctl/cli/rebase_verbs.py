@@ -261,9 +261,10 @@ def rebase_command(
     from patchctl.rebase.start import RebaseRequest, start
     from patchctl.report.stacks import rebase_aborted, rebase_output, rebase_status
 
-    options = sources.options()
+    if reason and action not in ("skip", "defer"):
+        raise WrongUse("--reason says why a patch is left out", hint="give it with --skip or --defer")
     if action is None:
-        expected = None
+        options, expected = sources.options(), None
         if plan is not None:
             name, to, expected = _planned(app, plan, name, to, options, as_json)
         if name is None or to is None:
@@ -275,14 +276,16 @@ def rebase_command(
         request = RebaseRequest(old, to, through, folder, own, drop_upstreamed, python, expected, prove)
         run, state = start(app.distribution, request, options, app.progress(as_json))
         with locked(run.place.hidden):
+            state = write_state(run.place.hidden, replace(state, source=sources.source, mirrors=sources.kept()))
             return _continue(app, run, state, as_json)
-    if name or to or through or plan:
+    if name or to or through or plan or own:
         raise WrongUse(f"--{action} is for the rebase under way", hint="name no stack; --dir names another work tree")
     place = find_worktree(folder, Path.cwd(), given_up=action == "abort")
     of_bump = is_of_bump(app.distribution.root, place.folder)
-    run = RebaseRun(app.distribution, place, options, app.progress(as_json), of_bump)
     tree = place.held or place.gone
     state = read_state(tree)
+    sources = sources.after(state.source, state.mirrors)
+    run = RebaseRun(app.distribution, place, sources.options(), app.progress(as_json), of_bump)
     if action == "status":
         app.emit("rebase", rebase_output(run, state), lambda style: rebase_status(run, state), as_json)
         return DONE
@@ -296,6 +299,9 @@ def rebase_command(
         if prove:
             _check_provable(app, app.distribution.stack(state.upstream, state.old))
             state = write_state(tree, replace(state, prove=True))
+        if python or drop_upstreamed:
+            drops = drop_upstreamed or state.drop_upstreamed
+            state = write_state(tree, replace(state, python=python or state.python, drop_upstreamed=drops))
         if action == "continue":
             state = accept_resolution(run, state)
         else:

@@ -85,6 +85,7 @@ def apply_command(
       patchctl apply --profile qwen3-235b
       patchctl apply --profile qwen3-32b --in-place vllm=/vllm-workspace/vllm
     """
+    from patchctl.manifest.distribution import check_outside
     from patchctl.report.trees import plan_text
     from patchctl.stack.plan import make_plan, select
     from patchctl.workspace.apply import apply_output, apply_plan, preview
@@ -92,6 +93,7 @@ def apply_command(
 
     dist = sources.distribution
     workspace = workspace.absolute()
+    check_outside(dist.root, workspace)
     if on_this_base and not (in_place or site_packages):
         raise WrongUse(
             message("--on-this-base is for trees that are patched in place"),

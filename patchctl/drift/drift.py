@@ -27,6 +27,7 @@ from patchctl.drift.types import (
     EXACT,
     GONE,
     MOVED,
+    NO_STACK,
     THREE_WAY,
     UNKNOWN,
     UPSTREAM,
@@ -60,7 +61,6 @@ from patchctl.terminal.progress import Progress
 _Row = TypeVar("_Row", PatchDrift, CallerDrift)
 # Raise it when the same files give another verdict.
 ENGINE = 3
-NO_STACK = "the distribution has no stack of this revision"
 _WORST = (EXACT, MOVED, THREE_WAY, UPSTREAM, UNKNOWN, GONE, CONFLICT)
 
 

@@ -21,6 +21,7 @@ EXACT, MOVED, THREE_WAY, UPSTREAM, UNKNOWN, GONE, CONFLICT = (
 )
 ARRIVES = (EXACT, MOVED, THREE_WAY, UPSTREAM)
 FITS, LOST = "fits", "lost"
+NO_STACK = "the distribution has no stack of this revision"
 
 
 @dataclass(frozen=True)

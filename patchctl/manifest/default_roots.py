@@ -40,6 +40,17 @@ class Used:
     tree: Annotated[ObjectId, Doc("git's id of its files")]
 
 
+def root_around(here: Path) -> Path | None:
+    """Return the nearest folder from `here` upward that is a distribution; None where there is none."""
+    return next((folder for folder in (here, *here.parents) if (folder / MARKER).is_file()), None)
+
+
+def edit_folder() -> Path:
+    """Where work trees lie: in edit/ of the distribution around, since in one of its folders they would count as its files."""
+    here = Path.cwd()
+    return Path(os.path.relpath((root_around(here) or here) / "edit"))
+
+
 def own_root() -> Path | None:
     """Return the wheel's own distribution; None in a clone, an editable install and on a cluster's node."""
     return _OWN if (_OWN / MARKER).is_file() else None

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from patchctl.errors import Where, WrongUse
 from patchctl.language import joined, message
-from patchctl.manifest.default_roots import MARKER, chosen_root, own_root
+from patchctl.manifest.default_roots import MARKER, chosen_root, own_root, root_around
 from patchctl.manifest.diagnostics import cleaned, did_you_mean, nearest, quoted, shown
 from patchctl.manifest.files import ManifestFiles, keep_validated, validated_before
 from patchctl.manifest.series import SeriesPatch, missing_files, resolve, unlisted
@@ -37,12 +37,9 @@ def find_root(explicit: Path | None, start: Path) -> Path:
     if named:
         return _checked(Path(named), VARIABLE)
     here = start.resolve()
-    for folder in (here, *here.parents):
-        if (folder / MARKER).is_file():
-            return folder
-    default = chosen_root() or own_root()
-    if default is not None:
-        return default
+    found = root_around(here) or chosen_root() or own_root()
+    if found is not None:
+        return found
     bare = next((f for f in (here, *here.parents) if (f / "manifests").is_dir()), None)
     note = message("; {folder} exists but has no upstreams.yaml", folder=shown(bare / "manifests")) if bare else ""
     raise WrongUse(
@@ -76,6 +73,13 @@ def _checked(folder: Path, origin: str) -> Path:
             else None,
         )
     return folder.resolve()
+
+
+def check_outside(root: Path, folder: Path) -> None:
+    """Raise WrongUse for a folder to be made where the distribution's own files are, which would count as one of them."""
+    if any(Path(os.path.realpath(folder)).is_relative_to(root / own) for own in ("manifests", "patches")):
+        what = message("{folder} is among the files of the distribution {root}", folder=shown(folder), root=shown(root))
+        raise WrongUse(what, hint=message("name a folder elsewhere, or run this in another one"))
 
 
 @dataclass(frozen=True)

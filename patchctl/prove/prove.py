@@ -206,7 +206,7 @@ class Prover:
 
     def _record(self, subject: FeatureOnStack) -> EvidenceRecord:
         names = subject.stack.upstream, subject.stack.name, subject.feature
-        if not self.how.keep:
+        if not self.how.keep and not (self.how.check and "tests" not in self.how.parts):
             return EvidenceRecord(*names)
         try:
             return read_record(self.root, *names) or EvidenceRecord(*names)

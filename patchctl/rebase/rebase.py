@@ -183,6 +183,9 @@ def _picked(run: RebaseRun, state: RebaseState, work: WorkTree, commit: str) -> 
     if (why := made.why_not(work)) is None:
         picked, why, more = _made_anew(work, made, picked, commit, state.head, files)
         notes += more
+    if why is not None and picked.commit is None:
+        said = {p: f"{picked.conflicts[p]}; not made anew: {why}" for p in files if p in picked.conflicts}
+        return Picked(None, picked.conflicts | said), remembered, notes
     if why is None or picked.commit is None:
         return picked, remembered, notes
     uncommit(work, commit, state.head)
@@ -236,6 +239,8 @@ def accept_resolution(run: RebaseRun, state: RebaseState) -> RebaseState:
         _refuse_edits(folder, state, state.head)
         return write_state(run.place.claim(), replace(state, stop=None))
     _refuse_edits(folder, state, commit.id)
+    if state.stop is not None:
+        _refuse_markers(folder, state.stop)
     made, notes = Picked(commit.id, {}), list[str]()
     regeneration = run.regeneration(state)
     files = regeneration.among(touched_by(work, original))
@@ -300,9 +305,13 @@ def abort(run: RebaseRun, state: RebaseState) -> Path | None:
             end_pick(work_of(folder), state.todo[0][1], state.head)
         commit = _own_commit(folder, state, state.todo[0][0]) if state.stop and state.todo else None
         if commit is not None:
-            run.store(state).keep(work_of(folder), state.todo[0][1], state.head, commit.id)
+            stop, work = state.stop, work_of(folder)
+            if marked := with_markers(folder, map(os.fsencode, stop.paths if stop else ())):
+                aside = run.store(state).put_aside(work, state.head, marked)
+            else:
+                run.store(state).keep(work, state.todo[0][1], state.head, commit.id)
             state = replace(state, stop=None, head=commit.id)
-        aside = put_aside(run, state)
+        aside = put_aside(run, state) or aside
         _refuse_references(folder, state)
         run.place.claim()
     if state.writing is not None:
@@ -358,15 +367,20 @@ def _check_resolved(folder: Path, work: WorkTree, state: RebaseState) -> None:
             "in conflict still\n  " + "\n  ".join(f"{os.fsdecode(p)}: {w}" for p, w in left.items()), hint=hint
         )
     assert state.stop is not None
-    marked = with_markers(folder, map(os.fsencode, state.stop.paths))
-    if marked:
-        raise DoesNotApply("with a conflict's markers still\n  " + "\n  ".join(map(os.fsdecode, marked)), hint=hint)
+    _refuse_markers(folder, state.stop)
     left_out = [*unstaged(work), *work.untracked()]
     if left_out:
         names = sorted(map(os.fsdecode, left_out))
         raise LocalEdits(
             f"changes in {folder} are not staged", names, hint="`git add` what belongs to the patch, move the rest"
         )
+
+
+def _refuse_markers(folder: Path, stop: Stop) -> None:
+    """Raise DoesNotApply where a file that was in conflict holds the markers, staged or in a commit of the user's."""
+    if marked := with_markers(folder, map(os.fsencode, stop.paths)):
+        hint = "mend them, `git add` them or amend the commit, then `patchctl rebase --continue`"
+        raise DoesNotApply("with a conflict's markers still\n  " + "\n  ".join(map(os.fsdecode, marked)), hint=hint)
 
 
 def _own_commit(folder: Path, state: RebaseState, feature: str) -> CommitInfo | None:

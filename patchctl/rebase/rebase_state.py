@@ -21,6 +21,7 @@ from patchctl.atomic import replace_file
 from patchctl.doc import Doc
 from patchctl.errors import BadManifest, WorkspaceBusy, WrongUse
 from patchctl.git.worktree import WorkTree
+from patchctl.manifest.default_roots import edit_folder
 from patchctl.manifest.distribution import Distribution
 from patchctl.manifest.load import loads
 from patchctl.manifest.typeinfo import BadRecord, parse
@@ -112,9 +113,8 @@ def find_worktree(folder: Path | None, start: Path, *, given_up: bool = False) -
     for above in (start, *start.parents):
         if (above / ".git" / STATE_FILE).is_file():
             return RebaseWorktree(above)
-    found = (
-        _NAME.fullmatch(file.parents[1].name) for file in start.glob(f"edit/*/.git/{STATE_FILE}")
-    )  # hidden ones too
+    edit = edit_folder().absolute()
+    found = (_NAME.fullmatch(file.parents[1].name) for file in edit.glob(f"*/.git/{STATE_FILE}"))  # hidden ones too
     places = {m["shown"] or m["hidden"] for m in found if m and (given_up or not m["gone"])}
     if not places:
         hint = "`patchctl rebase STACK --to REVISION` begins one; --dir DIR names a work tree that lies elsewhere"
@@ -123,7 +123,7 @@ def find_worktree(folder: Path | None, start: Path, *, given_up: bool = False) -
         raise WrongUse(
             f"{len(places)} rebases are under way", hint=f"--dir names one of edit/{', edit/'.join(sorted(places))}"
         )
-    return RebaseWorktree(start / "edit" / places.pop())
+    return RebaseWorktree(edit / places.pop())
 
 
 @contextmanager
@@ -203,7 +203,8 @@ class Writing:
 @dataclass(frozen=True)
 class RebaseState:
     """A rebase in progress. `todo` are the commits still to pick in this stage, `head` the commit to pick them onto.
-    `generator` is the old pin's commit that has the script of `regenerated:`, for revisions whose source lacks it."""
+    `generator` is the old pin's commit that has the script of `regenerated:`, for revisions whose source lacks it. `source` and
+    `mirrors` are the options of that name, for a run that is not given them: NAME=URL, none with credentials."""
 
     upstream: str
     old: str
@@ -225,6 +226,8 @@ class RebaseState:
     stop: Stop | None = None
     writing: Writing | None = None
     generator: str | None = None
+    source: Literal["auto", "git", "sdist"] = "auto"
+    mirrors: tuple[str, ...] = ()
 
 
 def write_state(folder: Path, state: RebaseState) -> RebaseState:

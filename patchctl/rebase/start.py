@@ -13,7 +13,7 @@ from patchctl.errors import LocalEdits, SourceUnavailable, Tried, WrongUse
 from patchctl.git.catfile import ObjectReader
 from patchctl.git.pack import bring_pack
 from patchctl.git.worktree import import_base
-from patchctl.manifest.distribution import Distribution
+from patchctl.manifest.distribution import Distribution, check_outside
 from patchctl.manifest.files import exclusive_writer
 from patchctl.manifest.types import Pin, Stack
 from patchctl.manifest.yamltree import plain
@@ -63,6 +63,7 @@ def start(
             f"{request.to} is commit {new.pin.identity} here, and the plan is for {request.commit}", hint=hint
         )
     place = RebaseWorktree((request.folder or default_folder(new)).absolute())
+    check_outside(dist.root, place.folder)
     _check_free(place)
     patches = load_patches(dist, old)
     if not patches:
@@ -98,7 +99,7 @@ def _made(
     if result.pack is not None:
         bring_pack(result.pack, git_dir / "objects" / "pack")
     Resolutions(dist.root, old.upstream).link(git_dir)
-    stages = tuple(Stage(s.name, b.commit) for s, b in zip((*between, new), bases[1:], strict=True))
+    stages = tuple(Stage(s.pin.tag or s.name, b.commit) for s, b in zip((*between, new), bases[1:], strict=True))
     commits = tuple((p.patch.feature, p.commit) for p in result.steps)
     state = RebaseState(
         old.upstream,

@@ -29,7 +29,10 @@ class BumpStop:
 
     upstream: Annotated[str, Doc("its upstream")]
     feature: Annotated[str, Doc("its feature")]
-    files: Annotated[Mapping[str, str], Doc("by file in conflict: what is wrong with it")]
+    files: Annotated[
+        Mapping[str, str], Doc("by file in conflict: what is wrong with it; empty if nothing is left of the patch")
+    ]
+    reason: Annotated[str, Doc("what upstream has of it, or its `Drop-When`")] = ""
 
 
 @dataclass(frozen=True)
@@ -186,10 +189,12 @@ def report_markdown(found: BumpOutput, range_diffs: Mapping[str, str]) -> str:
     if found.stop is not None:
         lines += ["", f"## Stopped at {found.stop.feature} of {found.stop.upstream}", ""]
         lines += [f"- `{path}`: {_cell(why)}" for path, why in found.stop.files.items()]
+        lines += [] if found.stop.files else [f"- nothing is left of it: {_cell(found.stop.reason)}"]
+        todo = "resolve, `git add`" if found.stop.files else "`patchctl rebase --skip` in it"
         lines += [
             "",
             "The work tree, with the other patches to come, is in `edit/` (of a CI job in its artifact, `edit.tar.gz`):"
-            " resolve, `git add`, `patchctl bump --continue`.",
+            f" {todo}, `patchctl bump --continue`.",
         ]
     for title, _, some in found.lists():
         lines += ["", f"## {title}", "", *(f"- {_cell(line)}" for line in some)] if some else []

@@ -11,7 +11,19 @@ from patchctl.blame.line_owners import EditedTree
 from patchctl.doc import Doc
 from patchctl.drift.outdated import CONFLICTS, TAKEN, Companion, NewRevision, OutdatedStack
 from patchctl.drift.saved import Appeared, Broke
-from patchctl.drift.types import ARRIVES, CONFLICT, EXACT, GONE, LOST, MOVED, THREE_WAY, UNKNOWN, UPSTREAM, StackDrift
+from patchctl.drift.types import (
+    ARRIVES,
+    CONFLICT,
+    EXACT,
+    GONE,
+    LOST,
+    MOVED,
+    NO_STACK,
+    THREE_WAY,
+    UNKNOWN,
+    UPSTREAM,
+    StackDrift,
+)
 from patchctl.errors import DONE, FINDINGS, MOVES_CLEANLY, SOMEBODY_HAS_TO_WORK
 from patchctl.findings import Finding, NotChecked
 from patchctl.terminal.text import abridged, counted, one_line, patch_count, visible_line
@@ -80,7 +92,7 @@ def drift_text(stacks: Sequence[StackDrift], news: News | None, style: Style, *,
     for one in news.broke if news else ():
         where = f"{one.upstream}/{one.stack} on {one.release}: {one.feature}"
         yield f"{style.bad('newly broken')} {visible_line(where)}: {one_line(one.why)}"
-    if todo := [s for s in stacks if s.releases and not all(p.clean for p in s.releases[-1].patches)]:
+    if todo := [s for s in stacks if s.releases and _is_to_rebase(s.releases[-1])]:
         yield f"next: patchctl rebase {todo[0].upstream}/{todo[0].stack} --to {visible_line(todo[0].releases[-1].release)}"
     for stack in stacks:
         yield from _stack(stack, style, verbose=verbose)
@@ -88,6 +100,11 @@ def drift_text(stacks: Sequence[StackDrift], news: News | None, style: Style, *,
         yield style(_LEGEND, dim=True)
     if not verbose and any(len(s.releases) == 1 for s in stacks):
         yield "-v adds each patch, with its files, hunks and names"
+
+
+def _is_to_rebase(release: ReleaseDrift) -> bool:
+    """Whether a patch is stale there, and the distribution has no stack of that revision."""
+    return any(not p.clean and p.proof == NO_STACK for p in release.patches)
 
 
 def _work(stack: StackDrift) -> list[str]:

@@ -13,6 +13,7 @@ from patchctl.errors import DONE, MOVES_CLEANLY, SOMEBODY_HAS_TO_WORK, Tried
 from patchctl.importing.import_patches import Imported
 from patchctl.importing.match_base import Candidate
 from patchctl.importing.types import Left
+from patchctl.manifest.default_roots import edit_folder
 from patchctl.manifest.types import Sdist
 from patchctl.pin.upstream_files import Proposal
 from patchctl.rebase.rebase_state import RebaseStep, Stop
@@ -212,7 +213,7 @@ def _stop(run: RebaseRun, state: RebaseState) -> Iterator[str]:
 def _rebase(run: RebaseRun) -> str:
     """The verb for this rebase, which it finds by itself in edit/ and from inside the work tree."""
     folder, here = run.place.folder.absolute(), Path.cwd()
-    found = folder.parent == here / "edit" or here.is_relative_to(folder)
+    found = folder.parent == edit_folder().absolute() or here.is_relative_to(folder)
     return "patchctl rebase" if found else f"patchctl rebase --dir {shlex.quote(str(folder))}"
 
 
@@ -232,7 +233,7 @@ def rebase_done(run: RebaseRun, state: RebaseState, ended: RebaseResult) -> Iter
         yield f"not proven on {name}: {', '.join(ended.unproven)}"
     yield {
         DONE: "nothing is stale",
-        MOVES_CLEANLY: "what is stale is proven here",
+        MOVES_CLEANLY: "what is stale is proven here" if ended.stale else "nothing that arrived is stale",
         SOMEBODY_HAS_TO_WORK: f"someone has to work: {', '.join(sorted(work)) or 'see above'}",
     }[ended.verdict]
     if run.bump:

@@ -16,7 +16,7 @@ from patchctl.atomic import replace_file
 from patchctl.errors import BadPatch, PatchctlError, WrongUse
 from patchctl.git.catfile import ObjectReader
 from patchctl.git.history import CommitInfo
-from patchctl.git.objects import REGULAR, Files, TreeEntry, object_id
+from patchctl.git.objects import COMMITTER, REGULAR, Files, TreeEntry, object_id
 from patchctl.manifest.series import PROPOSED, SHARED, feature_of, place_of, shared_folder
 from patchctl.manifest.types import Titles
 from patchctl.patch.header import Header, parse_header
@@ -333,7 +333,7 @@ def for_upstream(
     their pull requests have besides (PROPOSED).
 
     `reader` must have the objects of base and result. `tests` are the feature's, which depend on patchctl's harness. Subjects
-    take the form of `titles`; `signer`, a name and an address, is the author and signs off.
+    take the form of `titles`; `signer`, a name and an address, signs off, and is the author of what has no person for one.
     """
     files: dict[str, bytes] = {}
     named: list[str] = []
@@ -355,11 +355,11 @@ def for_upstream(
     *before_it, wanted = [step.patch for step in result.steps]
     elsewhere = [f"{f}@{u}" for f, u in wanted.requires if u not in (None, upstream)]
     unproposed = tests and not _proposed(wanted)
-    author = f"{wanted.header.name} <{wanted.header.email}>"
+    author, nobody = f"{wanted.header.name} <{wanted.header.email}>", signer is None and _is_ours(wanted.header)
     told = [
         f"the trailers {', '.join(key for key in wanted.header.trailers if key in _OWN)}, which are patchctl's",
         *([] if signer else _UNSIGNED),
-        *([] if signer else [f"your name as author, instead of {author}: `git commit --amend --reset-author`"]),
+        *([f"your name as author, instead of {author}: `git commit --amend --reset-author`"] if nobody else []),
         *([f"tests in upstream's style; ours need patchctl's harness: {', '.join(tests)}"] if unproposed else []),
         *([f"requirements in other upstreams: {', '.join(elsewhere)}"] if elsewhere else []),
         *([f"another word for patchctl, which these lines still name: {', '.join(named)}"] if named else []),
@@ -420,7 +420,13 @@ def _signed(header: Header, signer: tuple[str, str] | None) -> Header:
         return header
     name, email = signer
     gap = "\n" if _has_trailers(header.body) else "\n\n"
-    return replace(header, name=name, email=email, body=f"{header.body}{gap}Signed-off-by: {name} <{email}>")
+    signed = replace(header, body=f"{header.body}{gap}Signed-off-by: {name} <{email}>")
+    return replace(signed, name=name, email=email) if _is_ours(header) else signed
+
+
+def _is_ours(header: Header) -> bool:
+    """Whether no person is the author: a patch that came from one keeps its author."""
+    return (header.name, header.email) == COMMITTER
 
 
 def _plain(header: Header) -> Header:

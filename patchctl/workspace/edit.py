@@ -27,7 +27,8 @@ from patchctl.git.objects import COMMITTER
 from patchctl.git.pack import bring_pack
 from patchctl.git.run import GitFailed, run_git
 from patchctl.git.worktree import Mark, WorkTree, add_exclude, create_git_dir, import_base
-from patchctl.manifest.distribution import Distribution
+from patchctl.manifest.default_roots import edit_folder
+from patchctl.manifest.distribution import Distribution, check_outside
 from patchctl.manifest.files import rewrite_patches
 from patchctl.manifest.series import place_of
 from patchctl.manifest.types import Stack
@@ -50,10 +51,10 @@ _EXPORTED = "patchctl-exported.json"  # newer than what the configuration has of
 
 
 def default_folder(stack: Stack) -> Path:
-    """The work tree that the current folder is in, else where `edit` puts one when nobody says where."""
+    """The work tree that the current folder is in, else where `edit` puts one when nobody says where, seen from here."""
     here = Path.cwd()
     around = (one for one in (here, *here.parents) if stack_of(one) == f"{stack.upstream}/{stack.name}")
-    return next(around, Path("edit") / f"{stack.upstream}-{stack.name}")
+    return next(around, edit_folder() / f"{stack.upstream}-{stack.name}")
 
 
 def how_to_export(stack: Stack, folder: Path) -> str:
@@ -318,6 +319,7 @@ def open_stack(
         raise SourceUnavailable(f"the {base.form} of {stack.upstream} lacks files of {named}", [], hint=hint)
     result = build_stack(base, patches, [], options.cache)
     place = (folder or default_folder(stack)).absolute()
+    check_outside(dist.root, place)
     digest = series_digest((p.file.name, p.data, p.carried) for p in patches)
     make_edit_tree(place, stack, base, result, digest)
     return Opened(place, result)

@@ -267,11 +267,15 @@ def resolve(made: Made) -> None:
 def test_it_stops_at_a_conflict_and_goes_on(made: Made) -> None:
     conflict(made)
     found = begin(made, code=4)
+    until = found["stop"].pop("reason")
     assert found["stop"] == {"upstream": "clock", "feature": "step", "files": {TICK: "both changed the same lines"}}
+    assert until.startswith("Drop-When: ")
     report = Path(found["report"]).read_text()
     assert "## Stopped at step of clock\n\n- `clock/tick.py`: " in report and "| loud | same |" in report
     assert bump(made, "--continue", code=4)["error"]["exit_code"] == 4  # nothing is resolved yet
     resolve(made)
+    for action in ("--continue", "--abort"):
+        assert "--dry-run writes nothing" in bump(made, action, "--dry-run", code=2)["error"]["what"]
     found = bump(made, "--continue", code=20)
     (step,) = found["patches"]["clock"]
     assert (found["status"], step["kind"], step["merge"]) == ("done", "content", "resolved")
@@ -280,6 +284,18 @@ def test_it_stops_at_a_conflict_and_goes_on(made: Made) -> None:
     assert "| step | content, resolved by hand | not proven: " in report
     assert "<details><summary>range-diff of clock</summary>" in report and "+    return step + count" in report
     made.good("verify")
+
+
+def test_a_report_says_what_to_do_where_nothing_is_left_of_a_patch(made: Made) -> None:
+    both_go_on(made)
+    patched = CLOCK.patches[0].edits[TICK]
+    assert patched is not None
+    goes_on(made, "clock", "v4", {TICK: patched})
+    found = begin(made, code=4)
+    assert found["stop"]["files"] == {} and found["stop"]["reason"].startswith("upstream has it at v4")
+    report = Path(found["report"]).read_text()
+    assert "## Stopped at step of clock\n\n- nothing is left of it: upstream has it at v4" in report
+    assert "`patchctl rebase --skip` in it, `patchctl bump --continue`" in report
 
 
 def test_what_goes_on_asks_the_places_that_the_first_run_was_told(made: Made) -> None:

@@ -554,11 +554,16 @@ def test_edit_again_takes_over_what_was_set_up(own: Made, tree: Path) -> None:
 
 def test_what_others_signed_stays_with_a_patch_for_upstream(own: Made, tree: Path, tmp_path: Path) -> None:
     said = git(tree, "log", "-1", "--format=%B").rstrip()
-    git(tree, "commit", "--quiet", "--amend", "-m", f"{said}\nFixes: 0123456789ab\nSigned-off-by: B <b@b>")
+    signs = f"{said}\nFixes: 0123456789ab\nSigned-off-by: B <b@b>"
+    git(tree, "commit", "--quiet", "--amend", "--author", "B <b@b>", "-m", signs)
     export(own, tree)
+    told = own.good("export", "greeter", "--for-upstream", "loud", "--mbox", str(tmp_path / "unsigned"))
+    assert "as author" not in told  # its author is a person
     signed = ("--signoff", "A Name <a@name>")
     own.good("export", "greeter", "--for-upstream", "loud", "--mbox", str(tmp_path / "pr"), *signed)
+    assert "\nFrom: A Name <a@name>\n" in (tmp_path / "pr" / "0001-typo.patch").read_text()
     mail = (tmp_path / "pr" / "0002-loud.patch").read_text()
+    assert "\nFrom: B <b@b>\n" in mail
     assert "\nFixes: 0123456789ab\nSigned-off-by: B <b@b>\nSigned-off-by: A Name <a@name>\n---\n" in mail
     assert "Fixes" not in (tmp_path / "pr" / "LEFT-OUT.txt").read_text() and "\nFeature:" not in mail
 

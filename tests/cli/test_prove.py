@@ -164,6 +164,8 @@ def test_a_record_is_checked_by_running_it_again(proven: Made) -> None:
     before = file.read_bytes()
     feature = prove(proven, "--check")
     assert feature["status"] == "proven" and feature["kept"] == 0 and file.read_bytes() == before
+    assert prove(proven, "--check", "--only", "mutants")["status"] == "proven"
+    assert proven.patchctl("prove", "typo", "--alone", "--only", "mutants").returncode == 2
     stored = read_record(proven.root, "greeter", "v1", "typo")
     assert stored is not None and stored.tests is not None
     other = {**stored.tests.results, "base": {**stored.tests.results["base"], "test_rest": "off failed"}}

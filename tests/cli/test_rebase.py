@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from distribution import CLOCK, GIT_ENV, GREETER, Made, Patch, git, make_distribution, write_files
+from distribution import CLOCK, GIT_ENV, GREETER, Made, Patch, git, make_distribution, run_patchctl, write_files
 from killing import killed, points
 from on_disk import snapshot
 from test_drift import sdist
@@ -525,7 +525,8 @@ def test_what_upstream_took_unchanged_is_named_by_its_patch_id(made: Made) -> No
 
 def test_what_upstream_has_is_dropped_on_request(made: Made) -> None:
     goes_on(made, {HELLO: OLD.replace("Helo", "Hello")})
-    assert outcomes(begin(made, "--drop-upstreamed", code=20))["typo"] == "dropped"
+    begin(made, code=4)
+    assert outcomes(rebase(made, "--continue", "--drop-upstreamed", code=20))["typo"] == "dropped"
 
 
 def test_a_patch_is_left_out_with_a_reason_only(made: Made) -> None:
@@ -710,7 +711,12 @@ def test_what_upstreams_script_makes_is_made_anew(counting: Made) -> None:
 
 def test_without_its_python_the_conflict_stays(counting: Made) -> None:
     found = begin(counting, "--python", "/nowhere/python", code=4)
-    assert found["stopped_at"]["files"] == {COUNT: "both changed the same lines"}
+    why = found["stopped_at"]["files"][COUNT]
+    assert why.startswith("both changed the same lines; not made anew: /nowhere/python cannot be started")
+    (tree_of(counting) / COUNT).write_text("as a person would\n")
+    git(tree_of(counting), "add", "--all")
+    found = rebase(counting, "--continue", "--python", sys.executable, code=20)
+    assert found["steps"][0]["notes"] == [f"{COUNT}: made anew by upstream's script"]
 
 
 SDIST = ("greeter/__init__.py", HELLO, COUNT)
@@ -859,6 +865,44 @@ def test_committed_with_the_message_that_git_offers(made: Made) -> None:
     git(tree_of(made), "commit", "--quiet", "--no-edit")
     assert outcomes(rebase(made, "--continue", code=20))["typo"] == "resolved"
     assert "# Conflicts" not in patch_of(made, "typo")
+
+
+def test_a_commit_with_markers_is_no_resolution(made: Made) -> None:
+    goes_on(made, OTHER_WORDS)
+    begin(made, code=4)
+    git(tree_of(made), "add", "--all")
+    git(tree_of(made), "commit", "--quiet", "--no-edit")
+    assert "markers" in rebase(made, "--continue", code=4)["error"]["what"]
+    aside = rebase(made, "--abort")["aside"]
+    assert "+<<<<<<<" in Path(aside).read_text()
+    assert begin(made, code=4)["stopped_at"]["feature"] == "typo"  # not replayed with them
+    resolve(made)
+    git(tree_of(made), "add", "--all")
+    git(tree_of(made), "commit", "--quiet", "--no-edit")
+    assert outcomes(rebase(made, "--continue", code=20))["typo"] == "resolved"
+
+
+def test_from_a_folder_of_the_distribution(made: Made) -> None:
+    """Its own files stay its own; the work tree is found from there, and from above."""
+    goes_on(made, OTHER_WORDS)
+
+    def inside(*args: str) -> subprocess.CompletedProcess[str]:
+        return run_patchctl(f"--cache={made.cache}", *args, home=made.root / "manifests")
+
+    assert inside("rebase", "greeter/v1", "--to", "v2").returncode == 4
+    assert (made.root / "edit/greeter-v2/.git").is_dir() and "git cannot merge" in inside("rebase", "--status").stdout
+    for refused in (("apply", "--profile", "full"), ("edit", "greeter/v1", "--dir", "here")):
+        done = inside(*refused)
+        assert done.returncode == 2 and "among the files of the distribution" in done.stderr, done.stderr
+    assert inside("rebase", "--abort").returncode == 0
+    assert "greeter" in made.good("list", "stacks")
+
+
+def test_what_belongs_to_another_step_is_refused(made: Made) -> None:
+    goes_on(made, OTHER_WORDS)
+    begin(made, code=4)
+    assert "--reason" in rebase(made, "--continue", "--reason", "so", code=2)["error"]["what"]
+    assert "under way" in rebase(made, "--continue", "--name", "own", code=2)["error"]["what"]
 
 
 def test_commits_of_others_are_refused(made: Made) -> None:
@@ -1120,11 +1164,11 @@ def test_a_patch_whose_header_says_that_it_goes_with_this_release_needs_no_reaso
     patch = made.patch("typo")
     patch.write_text(patch.read_text().replace("Drop-When: upstream does it itself", f"Drop-When: {until}"))
     goes_on(made, OTHER_WORDS)
-    begin(made, code=4)
+    begin(made, "--name", "own", "--dir", str(tree_of(made)), code=4)  # the stack's name is none of upstream's
     if not is_met:
-        assert rebase(made, "--skip", code=2)["error"]["what"] == "why is typo dropped?"
+        assert rebase(made, "--skip", "--dir", str(tree_of(made)), code=2)["error"]["what"] == "why is typo dropped?"
         return
-    found = rebase(made, "--skip", code=4)  # the next one was made on it
+    found = rebase(made, "--skip", "--dir", str(tree_of(made)), code=4)  # the next one was made on it
     assert (outcomes(found)["typo"], found["dropped"]) == ("dropped", {"typo": f"Drop-When: {until}"})
 
 

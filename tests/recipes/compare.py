@@ -21,6 +21,7 @@ LIMITS = {"loss": 0.01, "grad_norm": 0.05, "direction": 0.9}
 ROUNDED = 2**-7
 GRADIENT, SCORE = "actor/grad_norm", "critic/score/mean"
 NO_LOSS = {GRADIENT, SCORE, "actor/lr"}
+SENT = "checkpoint_engine/"  # how much an update sent, which is no part of training
 
 
 def compared(
@@ -89,7 +90,8 @@ def _but(metrics: dict[str, dict[str, float]], left_out: frozenset[str]) -> dict
 def differences(one: dict[str, dict[str, float]], other: dict[str, dict[str, float]]) -> dict[str, float | None]:
     """Of the first step, which begins with the same weights; None where a run does not tell."""
     first, second = one.get("1", {}), other.get("1", {})
-    losses = [abs(first[name] - second[name]) for name in first.keys() & second.keys() - NO_LOSS]
+    named = [name for name in first.keys() & second.keys() - NO_LOSS if not name.startswith(SENT)]
+    losses = [abs(first[name] - second[name]) for name in named]
     norm = None
     if first.get(GRADIENT) and GRADIENT in second:
         norm = abs(second[GRADIENT] / first[GRADIENT] - 1)

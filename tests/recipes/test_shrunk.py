@@ -330,7 +330,12 @@ def test_answers_are_given_group_by_group_where_a_queue_has_them() -> None:
     assert same_prompts([[n] for n in other], [[n] for n in own]) == [0, 2, 1]
 
 
-STEP = {"actor/pg_loss": 0.5, "actor/grad_norm": 2.0, "critic/score/mean": 0.25}
+STEP = {
+    "actor/pg_loss": 0.5,
+    "actor/grad_norm": 2.0,
+    "critic/score/mean": 0.25,
+    "checkpoint_engine/payload_mbytes": 1.7,
+}
 
 
 def found_with(**changes: float) -> dict[str, object]:
@@ -346,7 +351,7 @@ def test_what_differs_is_told_by_what_was_promised() -> None:
     equal, close = Variant("off", frozenset({"spread"})), Variant("off", frozenset({"hybrid"}))
     assert faults(found_with(), equal) == faults(found_with(), close) == []
     assert faults(found_with(pg_loss=0.501), equal) == ["weights", "metrics equal", "tokens"]
-    assert faults(found_with(pg_loss=0.501), close) == []
+    assert faults(found_with(pg_loss=0.501, payload_mbytes=1.8), close) == []  # what an update sends is no loss
     assert faults(found_with(pg_loss=0.6, grad_norm=2.5), close) == ["loss", "grad_norm"]
     assert faults(found_with() | {"direction": None, "rounded": 1.0}, close) == ["direction", "behind"]
     assert faults(found_with(mean=0.5), close) == ["other answers were scored"]
