@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import posixpath
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from patchctl.findings import Finding, looked_at
 from patchctl.language import Translatable, joined, message
@@ -12,7 +13,6 @@ from patchctl.terminal.progress import size_text
 from patchctl.training.models import Model
 from patchctl.training.preflight import machine as m
 from patchctl.training.preflight.case import About, Case
-from patchctl.training.preflight.machine import Mount, mount_of, mounts
 from patchctl.training.preflight.memory import BF16, bytes_of_checkpoint, trains_adapters
 from patchctl.training.recipes.totals import totals_of
 
@@ -103,66 +103,52 @@ def _weights(case: Case) -> Iterator[Finding]:
     converted = case.on(f"{_ACTOR}.megatron.use_dist_checkpointing")
     size = model.parameters * BF16
     name = MEGATRON_WEIGHTS if converted and MEGATRON_WEIGHTS in case.run.paths else MODEL
-    path = case.path(name) if name in case.run.paths else None
-    there = case.there(path) if path else None
     kind = "converted weights" if name == MEGATRON_WEIGHTS else "weights"
-    if there and there["kind"] == "folder" and there["bytes"] >= _WHOLE * size:
-        what = message(
-            "{found} in {path}; {size} in bf16", found=size_text(there["bytes"]), path=path, size=size_text(size)
-        )
-        yield looked_at("storage", kind, "ok", what)
-        return
+    path, there = _found(case, name)
     if there:
-        what = message(
-            "{found} in {path}, and {size} are wanted in bf16",
-            found=size_text(there["bytes"]),
-            path=path,
-            size=size_text(size),
-        )
+        found, bf16 = size_text(there["bytes"]), size_text(size)
+        if _is_whole(there, size):
+            what = message("{found} in {path}; {size} in bf16", found=found, path=path, size=bf16)
+            yield looked_at("storage", kind, "ok", what)
+            return
+        what = message("{found} in {path}, and {size} are wanted in bf16", found=found, path=path, size=bf16)
         again = message("convert again")
         if name == MODEL:
             again = message("fetch the rest (a download that was cut off goes on)")
         todo = message("{again}, or a recipe with random weights", again=again)
         yield looked_at("storage", kind, "error", what, todo)
         return
-    yield from _room(case, kind, path, _wanted(case, size, converted))
+    total, parts = _wanted(case, size, converted)
+    mount, what = _placed(case, parts, path)
+    if mount is None:
+        yield looked_at("storage", f"room for {kind}", "unknown", what, needed=False)
+    elif mount.free < total:
+        yield looked_at("storage", f"room for {kind}", "error", what, message("another disk, or make room"))
+    else:
+        yield looked_at("storage", f"room for {kind}", "ok", what)
+
+
+def _found(case: Case, name: str) -> tuple[str | None, Mapping[str, Any] | None]:
+    """A path of the recipe, where it has one of this name, and what lies there."""
+    path = case.path(name) if name in case.run.paths else None
+    return path, case.there(path) if path else None
+
+
+def _is_whole(there: Mapping[str, Any] | None, size: int) -> bool:
+    return there is not None and there.get("kind") == "folder" and there["bytes"] >= _WHOLE * size
 
 
 def _wanted(case: Case, size: int, converted: bool) -> tuple[int, str]:
     """How many bytes are still to come, and what they are: not what lies there already in bf16."""
     download = int(case.published[1].bytes) if case.published and case.published[1].bytes.isdigit() else size
     total, parts = 0, list[str]()
-    if not _model_is_there(case, size):
+    if not _is_whole(_found(case, MODEL)[1], size):
         total, parts = download, [message("{size} to fetch", size=size_text(download))]
         if download < _WHOLE * size:  # published in fp8
             total, parts = total + size, [*parts, message("{size} as bf16", size=size_text(size))]
     if converted:
         total, parts = total + size, [*parts, message("{size} as Megatron's checkpoint", size=size_text(size))]
     return total, joined(parts, " and ")
-
-
-def _model_is_there(case: Case, size: int) -> bool:
-    path = case.path(MODEL) if MODEL in case.run.paths else None
-    there = case.there(path) if path else None
-    return there is not None and there.get("kind") == "folder" and there["bytes"] >= _WHOLE * size
-
-
-def _room(case: Case, kind: str, path: str | None, wanted: tuple[int, str]) -> Iterator[Finding]:
-    total, parts = wanted
-    if path is None:
-        what = message("{what}; where is not given", what=parts)
-        yield looked_at("storage", f"room for {kind}", "unknown", what, needed=False)
-        return
-    mount = _mount(case, path)
-    if mount is None:
-        what = joined([parts, _no_mount(case, path)], "; ")
-        yield looked_at("storage", f"room for {kind}", "unknown", what, needed=False)
-        return
-    what = _free(parts, mount)
-    if mount.free < total:
-        yield looked_at("storage", f"room for {kind}", "error", what, message("another disk, or make room"))
-    else:
-        yield looked_at("storage", f"room for {kind}", "ok", what)
 
 
 def _checkpoints(case: Case) -> Finding:
@@ -193,14 +179,9 @@ def _checkpoints(case: Case) -> Finding:
         what = message("{size} each with the optimizer of the adapters, {kept}", size=size_text(one), kept=kept)
     if totals.kept:
         what = message("{what}: {more}", what=what, more=size_text(total))
-    if path is None:
-        unplaced = message("{what}; where is not given", what=what)
-        return looked_at("storage", name, "unknown", unplaced, todo, needed=False)
-    mount = _mount(case, path)
+    mount, what = _placed(case, what, path)
     if mount is None:
-        unknown = joined([what, _no_mount(case, path)], "; ")
-        return looked_at("storage", name, "unknown", unknown, needed=False)
-    what = _free(what, mount)
+        return looked_at("storage", name, "unknown", what, todo if path is None else None, needed=False)
     if mount.free < total:
         keep = message("trainer.max_actor_ckpt_to_keep=2, a larger trainer.save_freq, or another disk")
         return looked_at("storage", name, "error", what, keep)
@@ -228,24 +209,18 @@ def _validation(case: Case) -> Iterator[Finding]:
         yield looked_at("storage", "validation answers", "ok", what)
 
 
-def _free(what: str, mount: Mount) -> Translatable:
-    return message("{what}; {free} are free on {point}", what=what, free=size_text(mount.free), point=mount.point)
-
-
-def _mount(case: Case, path: str) -> Mount | None:
-    """The file system that a path lies on, or will."""
-    text = case.machine.text(m.DISKS)
-    if text is None or not path.startswith("/"):
-        return None
-    there = case.there(path)
-    real = there.get("real", path) if isinstance(there, dict) else path
-    return mount_of(posixpath.normpath(str(real)), mounts(text))
-
-
-def _no_mount(case: Case, path: str) -> str:
-    """Why it is not known on which file system a path lies."""
+def _placed(case: Case, what: str, path: str | None) -> tuple[m.Mount | None, Translatable]:
+    """The file system that a path lies on, or will; and what needs room, with how much is free there or why that is not known."""
+    if path is None:
+        return None, message("{what}; where is not given", what=what)
     if not path.startswith("/"):
-        return message("{path} is relative: give it absolute", path=path)
-    if case.machine.text(m.DISKS) is None:
-        return case.machine.why_not(m.DISKS)
-    return message("df names no file system for {path}", path=path)
+        return None, joined([what, message("{path} is relative: give it absolute", path=path)], "; ")
+    text = case.machine.text(m.DISKS)
+    if text is None:
+        return None, joined([what, case.machine.why_not(m.DISKS)], "; ")
+    real = (case.there(path) or {}).get("real", path)
+    mount = m.mount_of(posixpath.normpath(str(real)), m.mounts(text))
+    if mount is None:
+        return None, joined([what, message("df names no file system for {path}", path=path)], "; ")
+    free = size_text(mount.free)
+    return mount, message("{what}; {free} are free on {point}", what=what, free=free, point=mount.point)
