@@ -7,13 +7,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from patchctl.doctor.runtime import info_version
 from patchctl.language import message
 from patchctl.manifest.load import Loaded
 from patchctl.manifest.types import Practice, Requirement
 from patchctl.requirements.sets import NamedSet
 from patchctl.training.models import Model, PublishedModel, UnknownModel, read_model
 from patchctl.training.preflight import machine as m
-from patchctl.training.preflight.machine import Machine, Smi, smi
 from patchctl.training.recipes.conditions import Facts
 from patchctl.training.recipes.resolve import DEVICES, NODES, PER_NODE, RecipeRun
 from patchctl.training.recipes.rules import Switch, facts_of
@@ -28,7 +28,7 @@ class Case:
     """One look. `published` is the table's model of the profile, by name; `mean_tokens` what the user expects of a sequence;
     `stacks` the profile's, by upstream; `packages` the set of its requirements."""
 
-    machine: Machine
+    machine: m.Machine
     run: RecipeRun
     wanted: Mapping[str, str]
     requirements: Mapping[str, Requirement]
@@ -51,10 +51,16 @@ class Case:
         return self.rules.value if self.rules else Rules(1, {})
 
     @functools.cached_property
-    def smi(self) -> Smi | None:
+    def smi(self) -> m.Smi | None:
         """What npu-smi said."""
         text = self.machine.text(m.NPU_SMI)
-        return None if text is None else smi(text)
+        return None if text is None else m.smi(text)
+
+    @property
+    def driver(self) -> str | None:
+        """The driver's version by its file; where that is not mounted, by npu-smi."""
+        text = self.machine.text(m.DRIVER)
+        return info_version(text) if text else self.smi.version if self.smi else None
 
     @functools.cached_property
     def environment(self) -> dict[str, str] | None:

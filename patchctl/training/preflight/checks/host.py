@@ -8,7 +8,6 @@ from fractions import Fraction
 
 from packaging.version import Version
 
-from patchctl.doctor.runtime import info_version
 from patchctl.findings import Finding, looked_at
 from patchctl.language import joined, message
 from patchctl.terminal.progress import size_text
@@ -16,15 +15,6 @@ from patchctl.training.models import Model
 from patchctl.training.preflight import machine as m
 from patchctl.training.preflight.case import About, Case
 from patchctl.training.preflight.checks.ray import V1, controller_of
-from patchctl.training.preflight.machine import (
-    huge_pages,
-    limit,
-    memory_limit,
-    memory_total,
-    mount_of,
-    mounts,
-    open_files,
-)
 from patchctl.training.preflight.sizes import BadSizes, training_of
 
 GIB = 1 << 30
@@ -104,7 +94,7 @@ def _shared_memory(case: Case) -> Finding:
     if text is None:
         again = message("record again, with `df` on PATH")
         return looked_at("host", "/dev/shm", "unknown", case.machine.why_not(m.DISKS), again)
-    found = mount_of("/dev/shm", mounts(text))
+    found = m.mount_of("/dev/shm", m.mounts(text))
     todo = message("give docker run --shm-size 720g, or -v /dev/shm:/dev/shm")
     if found is None or found.point != "/dev/shm":
         return looked_at("host", "/dev/shm", "error", message("no file system is mounted there"), todo)
@@ -134,9 +124,7 @@ def _shared_memory(case: Case) -> Finding:
 def _buckets_in_shared_memory(case: Case) -> int:
     """Bytes of the weights that are under way at once where devices cannot share memory: a bucket a rank (verl v0.9.0,
     utils/device.py, check_ipc_version_support; vllm_rollout/bucketed_weight_transfer.py)."""
-    text = case.machine.text(m.DRIVER)
-    told = info_version(text) if text else case.smi.version if case.smi else None
-    driver = re.match(r"\d+\.\d+(?:\.(?:rc\d+|\d+))?", told or "")
+    driver = re.match(r"\d+\.\d+(?:\.(?:rc\d+|\d+))?", case.driver or "")
     if not case.is_of("verl", ">=0.9") or driver is None or Version(driver[0]) >= Version(_SHARES_MEMORY):
         return 0
     return case.devices_per_node * (case.number(BUCKET) or 2048) * (1 << 20)
@@ -144,7 +132,7 @@ def _buckets_in_shared_memory(case: Case) -> int:
 
 def _open_files(case: Case) -> Finding:
     text = case.machine.text(m.LIMITS)
-    found = open_files(text) if text is not None else None
+    found = m.open_files(text) if text is not None else None
     todo = message(
         "ulimit -n {count} in the shell that starts Ray, or docker run --ulimit nofile={count}",
         count=OPEN_FILES,
@@ -161,7 +149,7 @@ def _processes(case: Case) -> Finding:
     """Each of Ray's workers has a hundred threads and more; a limit that is met ends in pthread_create (verl#719, ray#36936)."""
     text, pids = case.machine.text(m.LIMITS), case.machine.text(m.PIDS)
     of_container = message("the container's pids.max")
-    limits = {"ulimit -u": limit(text or "", "Max processes"), of_container: memory_limit(pids or "")}
+    limits = {"ulimit -u": m.limit(text or "", "Max processes"), of_container: m.memory_limit(pids or "")}
     found = {name: count for name, count in limits.items() if count is not None and count >= 0}
     name = "processes"
     todo = message("ulimit -u {count} in the shell that starts Ray; docker run --pids-limit -1", count=PROCESSES)
@@ -183,7 +171,7 @@ def _processes(case: Case) -> Finding:
 def _locked_memory(case: Case) -> Finding:
     """Transfers from the host pin its memory; root may pin any, whatever the limit says."""
     text, name = case.machine.text(m.LIMITS), "locked memory"
-    found = limit(text, "Max locked memory") if text is not None else None
+    found = m.limit(text, "Max locked memory") if text is not None else None
     if found is None:
         return looked_at("host", name, "unknown", case.machine.why_not(m.LIMITS), needed=False)
     if found < 0:
@@ -210,7 +198,7 @@ def _user(case: Case) -> Iterator[Finding]:
 
 def _huge_pages(case: Case) -> Iterator[Finding]:
     text = case.machine.text(m.MEMORY)
-    kept, total = huge_pages(text or ""), memory_total(text or "")
+    kept, total = m.huge_pages(text or ""), m.memory_total(text or "")
     if not kept or not total:
         return
     name = "huge pages"
@@ -299,9 +287,9 @@ def _largest_batch(case: Case, needed: int, budget: int) -> int:
 def host_memory(case: Case) -> tuple[int | None, str]:
     """What the machine or its container has, and which of both that is."""
     text = case.machine.text(m.MEMORY)
-    total = memory_total(text) if text is not None else None
-    total = total - (huge_pages(text or "") or 0) if total is not None else None
-    most = memory_limit(case.machine.text(m.MEMORY_LIMIT) or "")
+    total = m.memory_total(text) if text is not None else None
+    total = total - (m.huge_pages(text or "") or 0) if total is not None else None
+    most = m.memory_limit(case.machine.text(m.MEMORY_LIMIT) or "")
     if total is None and most is None:
         return None, case.machine.why_not(m.MEMORY)
     if most is not None and (total is None or most < total):

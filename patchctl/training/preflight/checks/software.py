@@ -19,7 +19,6 @@ from patchctl.terminal.progress import size_text
 from patchctl.training.preflight import machine as m
 from patchctl.training.preflight.caches import Cache, caches_of
 from patchctl.training.preflight.case import About, Case
-from patchctl.training.preflight.machine import packages, python_version, same_name
 from patchctl.training.preflight.sizes import ROLLOUT
 
 _DAY = 86400
@@ -83,16 +82,13 @@ def check_software(case: Case) -> Iterator[Finding]:
 
 
 def _compared(case: Case, name: str, wanted: str) -> Finding:
-    found, missing, probe = _version(case, name)
+    found, why, probe = _version(case, name)
     todo = _installs(name, wanted)
-    if (
-        found is None
-        and (missing is None or not case.machine.known_to_lack(probe))
-        and case.machine.text(probe) is None
-    ):
-        return looked_at("software", name, "unknown", _lacking(wanted, case.machine.why_not(probe)), todo)
     if found is None:
-        return looked_at("software", name, "error", _lacking(wanted, missing or message("it is not there")), todo)
+        looked = case.machine.text(probe) is not None or case.machine.known_to_lack(probe)
+        why = (why or message("it is not there")) if looked else case.machine.why_not(probe)
+        what = message("{wanted} is wanted; {why}", wanted=wanted, why=why)
+        return looked_at("software", name, "error" if looked else "unknown", what, todo)
     if not fits(found, wanted) and name == "driver":
         what = message(
             "{found}; {wanted} is the release's, and the practice allows other versions that go with CANN",
@@ -124,46 +120,38 @@ def _installs(name: str, wanted: str) -> Translatable:
     return message("install {name} {wanted} in the training environment", name=name, wanted=wanted)
 
 
-def _lacking(wanted: str, why: str) -> Translatable:
-    return message("{wanted} is wanted; {why}", wanted=wanted, why=why)
-
-
 def _or_accept(todo: str, name: str) -> Translatable:
     return message("{todo}; or --accept {name}", todo=todo, name=name)
 
 
-def _version(case: Case, name: str) -> tuple[str | None, str | None, str]:
+_READERS = {"python": (m.PYTHON, m.python_version), "cann": (m.CANN, info_version), "driver": (m.DRIVER, info_version)}
+
+
+def _version(case: Case, name: str) -> tuple[str | None, str, str]:
     """The version, why there is none, and the probe that tells."""
-    machine = case.machine
     requirement = case.requirements.get(name)
     if requirement is not None and requirement.kind == "python":
-        text = machine.text(m.PACKAGES)
+        text = case.machine.text(m.PACKAGES)
         if text is None:
-            return None, machine.why_not(m.PACKAGES), m.PACKAGES
-        known = packages(text)
+            return None, case.machine.why_not(m.PACKAGES), m.PACKAGES
+        known = m.packages(text)
         why = message("not among the packages of the training environment")
         if known is None:
             why = message("the list of packages cannot be read")
-        return (known or {}).get(same_name(requirement.distribution or name)), why, m.PACKAGES
-    if name == "python":
-        text = machine.text(m.PYTHON)
-        return (python_version(text) if text else None), machine.why_not(m.PYTHON), m.PYTHON
-    if name == "cann":
-        text = machine.text(m.CANN)
-        return (info_version(text) if text else None), machine.why_not(m.CANN), m.CANN
-    if name == "driver":
-        text = machine.text(m.DRIVER)
-        version = info_version(text) if text else (case.smi.version if case.smi else None)
-        return version, machine.why_not(m.DRIVER), m.DRIVER
-    return None, message("how to look for it is not known"), m.PACKAGES
+        return (known or {}).get(m.same_name(requirement.distribution or name)), why, m.PACKAGES
+    if name not in _READERS:
+        return None, message("how to look for it is not known"), m.PACKAGES
+    probe, read = _READERS[name]
+    version = case.driver if name == "driver" else read(case.machine.text(probe) or "")
+    return version, case.machine.why_not(probe), probe
 
 
 def _packages(case: Case) -> Iterator[Finding]:
     """The packages that the profile does not name itself. Without a list of packages those that it names have said so."""
-    known = packages(case.machine.text(m.PACKAGES) or "")
+    known = m.packages(case.machine.text(m.PACKAGES) or "")
     if case.packages is None or known is None:
         return
-    own = {same_name(r.distribution or n) for n, r in case.requirements.items() if n in case.wanted}
+    own = {m.same_name(r.distribution or n) for n, r in case.requirements.items() if n in case.wanted}
     wanted = RequiredPackages.read(case.packages, _platform(case))
     found = compare(known, wanted, needs=case.run.needs_packages, less=own)
     matter = [d for d in found if d.matters]
