@@ -12,16 +12,6 @@ from patchctl.language import joined, message
 from patchctl.terminal.text import abridged, device_count
 from patchctl.training.preflight import machine as m
 from patchctl.training.preflight.case import About, Case
-from patchctl.training.preflight.machine import (
-    DevicePort,
-    Interface,
-    configured_addresses,
-    device_ports,
-    interfaces,
-    listening,
-    local_ports,
-    port_ranges,
-)
 
 RAY_PORTS = (6766, 8260)  # head and dashboard: 003, 4.5; 002
 # CANN 8.5.0, HCCL_IF_BASE_PORT: 32 ports from 60000 on, unless one of two variables says others.
@@ -110,15 +100,16 @@ def check_network(case: Case) -> Iterator[Finding]:
         todo = message("record again with `patchctl preflight --record DIR`")
         yield looked_at("network", "ports", "unknown", case.machine.why_not(m.SOCKETS), todo)
     else:
-        taken = listening(text)
+        taken = m.listening(text)
         yield _ray_ports(taken)
         yield _hccl_ports(taken, case.in_effect)
-    ports, _ = _hccl_wanted(case.in_effect)
-    if ports and (told := reserved(case, ports[0], ports[-1])) is not None:
-        yield told
+    yield from _reserved(case)
     yield from _engine_groups(case)
     yield from _interfaces(case)
-    yield from check_hccl(case)
+    yield from _whitelist(case)
+    yield from _inside_a_server(case.in_effect)
+    yield from _own_address(case)
+    yield from _device_network(case)
 
 
 def _ray_ports(taken: set[int]) -> Finding:
@@ -173,17 +164,9 @@ def _hccl_wanted(environment: Mapping[str, str]) -> tuple[list[int] | None, str]
 
 
 def _ports(text: str) -> list[int] | None:
-    """60000-60050,60100: ports and ranges of them."""
-    found: list[int] = []
-    for part in text.split(","):
-        ends = re.fullmatch(r"\s*(\d{1,5})(?:-(\d{1,5}))?\s*", part)
-        if ends is None:
-            return None
-        first, last = int(ends[1]), int(ends[2] or ends[1])
-        if not 0 < first <= last < 65536:
-            return None
-        found += range(first, last + 1)
-    return found
+    """60000-60050,60100: ports and ranges of them, and no comma without one."""
+    ranges = m.port_ranges(text) if all(part.strip() for part in text.split(",")) else None
+    return None if ranges is None else [port for first, last in ranges for port in range(first, last + 1)]
 
 
 def _engine_groups(case: Case) -> Iterator[Finding]:
@@ -215,7 +198,7 @@ def _interfaces(case: Case) -> Iterator[Finding]:
         todo = message("record again with `patchctl preflight --record DIR`")
         yield looked_at("network", "interface", "unknown", case.machine.why_not(m.ADDRESSES), todo)
         return
-    known = interfaces(data)
+    known = m.interfaces(data)
     asked = {name: case.in_effect[name] for name in IFNAMES if case.in_effect.get(name)}
     if not asked and case.environment is None:
         yield looked_at("network", "interface", "unknown", case.machine.why_not(m.ENVIRONMENT), needed=False)
@@ -231,7 +214,7 @@ def _interfaces(case: Case) -> Iterator[Finding]:
     yield from _master(case, known)
 
 
-def _unnamed(case: Case, known: Sequence[Interface]) -> Finding:
+def _unnamed(case: Case, known: Sequence[m.Interface]) -> Finding:
     able = abridged([f"{i.name} ({', '.join(_outer(i))})" for i in known if i.up and _outer(i)], 6)
     what = message(
         "{variables} are not set; up with an address: {able}",
@@ -244,7 +227,7 @@ def _unnamed(case: Case, known: Sequence[Interface]) -> Finding:
     return looked_at("network", "interface", "warning", what, todo)
 
 
-def _named(name: str, value: str, known: Sequence[Interface]) -> Finding:
+def _named(name: str, value: str, known: Sequence[m.Interface]) -> Finding:
     """HCCL takes beginnings of names, =NAME for one name, ^ for all but these; gloo takes names."""
     found = matching(value, known) if name.startswith("HCCL") else [i for i in known if i.name in value.split(",")]
     names = joined(i.name for i in known) or message("none")
@@ -264,7 +247,7 @@ def _named(name: str, value: str, known: Sequence[Interface]) -> Finding:
     return looked_at("network", name, "ok", message("{value}: up, {addresses}", value=value, addresses=addresses))
 
 
-def matching(value: str, known: Sequence[Interface]) -> list[Interface]:
+def matching(value: str, known: Sequence[m.Interface]) -> list[m.Interface]:
     """The interfaces that HCCL_SOCKET_IFNAME means."""
     word = value.strip()
     but, word = word.startswith("^"), word.removeprefix("^")
@@ -274,7 +257,7 @@ def matching(value: str, known: Sequence[Interface]) -> list[Interface]:
     return [i for i in known if i not in hits and i.name != "lo"] if but else hits
 
 
-def _master(case: Case, known: Sequence[Interface]) -> Iterator[Finding]:
+def _master(case: Case, known: Sequence[m.Interface]) -> Iterator[Finding]:
     value = case.in_effect.get("MASTER_ADDR")
     if value is None or case.run.machines == 1:
         return
@@ -289,24 +272,15 @@ def _master(case: Case, known: Sequence[Interface]) -> Iterator[Finding]:
     yield looked_at("network", "MASTER_ADDR", "ok", what)
 
 
-def _outer(interface: Interface) -> list[str]:
+def _outer(interface: m.Interface) -> list[str]:
     """The addresses that another node could reach: not those of the machine or of the link alone."""
     return [a for a in interface.addresses if not a.startswith(("127.", "169.254.", "fe80:")) and a != "::1"]
 
 
-def check_hccl(case: Case) -> Iterator[Finding]:
-    """Variables, then what each device says of its port."""
-    own = case.in_effect
-    yield from _whitelist(case, own)
-    yield from _inside_a_server(own)
-    yield from _own_address(case, own)
-    yield from _device_network(case)
-
-
-def _whitelist(case: Case, own: Mapping[str, str]) -> Iterator[Finding]:
-    if own.get(WHITELIST_OFF, "1") != "0":
+def _whitelist(case: Case) -> Iterator[Finding]:
+    if case.in_effect.get(WHITELIST_OFF, "1") != "0":
         return
-    file = own.get(WHITELIST)
+    file = case.in_effect.get(WHITELIST)
     todo = message(
         "unset {off}, or {list}=FILE with the addresses of all nodes, on every node", off=WHITELIST_OFF, list=WHITELIST
     )
@@ -342,9 +316,9 @@ def _inside_a_server(own: Mapping[str, str]) -> Iterator[Finding]:
         yield looked_at("network", "links in a server", "warning", what, todo, needed=False)
 
 
-def _own_address(case: Case, own: Mapping[str, str]) -> Iterator[Finding]:
-    value, data = own.get(OWN_ADDRESS), case.machine.data(m.ADDRESSES)
-    if value and data is not None and not any(value in i.addresses for i in interfaces(data)):
+def _own_address(case: Case) -> Iterator[Finding]:
+    value, data = case.in_effect.get(OWN_ADDRESS), case.machine.data(m.ADDRESSES)
+    if value and data is not None and not any(value in i.addresses for i in m.interfaces(data)):
         todo = message(
             "unset {variable}, or this node's own address: it comes before HCCL_SOCKET_IFNAME", variable=OWN_ADDRESS
         )
@@ -352,12 +326,15 @@ def _own_address(case: Case, own: Mapping[str, str]) -> Iterator[Finding]:
         yield looked_at("network", OWN_ADDRESS, "error", what, todo)
 
 
-def reserved(case: Case, first: int, last: int) -> Finding | None:
-    """Whether connections that go out may take HCCL's ports: CANN 8.5.0, HCCL_IF_BASE_PORT, wants them reserved. None where
-    they are, or cannot be taken."""
+def _reserved(case: Case) -> Iterator[Finding]:
+    """Whether connections that go out may take HCCL's ports: CANN 8.5.0, HCCL_IF_BASE_PORT, wants them reserved."""
+    ports, _ = _hccl_wanted(case.in_effect)
+    if not ports:
+        return
+    first, last = ports[0], ports[-1]
     name, span = "reserved ports", case.machine.text(m.LOCAL_PORTS)
     held = case.machine.text(m.RESERVED_PORTS)
-    given, kept = local_ports(span or ""), port_ranges(held) if held is not None else None
+    given, kept = m.local_ports(span or ""), m.port_ranges(held) if held is not None else None
     setting = f"net.ipv4.ip_local_reserved_ports={first}-{last}"
     cure = message("on the host: sysctl -w {setting}", setting=setting)
     if given is None or kept is None:
@@ -365,7 +342,8 @@ def reserved(case: Case, first: int, last: int) -> Finding | None:
         if span is not None and held is not None:
             why = message("ip_local_port_range or ip_local_reserved_ports cannot be read")
         what = message("{first} to {last}: {why}", first=first, last=last, why=why)
-        return looked_at("network", name, "unknown", what, cure, needed=False)
+        yield looked_at("network", name, "unknown", what, cure, needed=False)
+        return
     free = [p for p in range(first, last + 1) if given[0] <= p <= given[1] and not any(a <= p <= b for a, b in kept)]
     if free:
         what = message(
@@ -377,8 +355,7 @@ def reserved(case: Case, first: int, last: int) -> Finding | None:
             low=given[0],
             high=given[1],
         )
-        return looked_at("network", name, "warning", what, cure, needed=False)
-    return None
+        yield looked_at("network", name, "warning", what, cure, needed=False)
 
 
 def _device_network(case: Case) -> Iterator[Finding]:
@@ -393,7 +370,7 @@ def _device_network(case: Case) -> Iterator[Finding]:
             why = case.machine.why_not(m.DEVICE_NETWORK)
             yield looked_at("network", "device network", "unknown", why, todo, needed=False)
         return
-    ports = device_ports(text)
+    ports = m.device_ports(text)
     faults = [*_tls(case, ports), *_addresses(case, ports), *_down(case, ports)]
     yield from faults
     if ports and not faults:
@@ -406,13 +383,13 @@ def _device_network(case: Case) -> Iterator[Finding]:
         yield looked_at("network", "device network", "ok", what)
 
 
-def _tls_word(port: DevicePort) -> str:
+def _tls_word(port: m.DevicePort) -> str:
     if port.tls is None:
         return message("TLS not said")
     return message("TLS on") if port.tls else message("TLS off")
 
 
-def _tls(case: Case, ports: Mapping[int, DevicePort]) -> Iterator[Finding]:
+def _tls(case: Case, ports: Mapping[int, m.DevicePort]) -> Iterator[Finding]:
     on = [n for n, port in ports.items() if port.tls]
     off = [n for n, port in ports.items() if port.tls is False]
     if not on:
@@ -431,9 +408,9 @@ def _tls(case: Case, ports: Mapping[int, DevicePort]) -> Iterator[Finding]:
         yield looked_at("network", "TLS of devices", "warning", what, todo, needed=False)
 
 
-def _addresses(case: Case, ports: Mapping[int, DevicePort]) -> Iterator[Finding]:
+def _addresses(case: Case, ports: Mapping[int, m.DevicePort]) -> Iterator[Finding]:
     name = "addresses of devices"
-    wanted = configured_addresses(case.machine.text(m.DEVICE_ADDRESSES) or "")
+    wanted = m.configured_addresses(case.machine.text(m.DEVICE_ADDRESSES) or "")
     stale = [n for n, port in ports.items() if n in wanted and port.address != wanted[n]]
     twice = sorted(a for a, count in Counter(p.address for p in ports.values() if p.address).items() if count > 1)
     bare = [n for n, port in ports.items() if port.address is None]
@@ -461,7 +438,7 @@ def _addresses(case: Case, ports: Mapping[int, DevicePort]) -> Iterator[Finding]
         yield looked_at("network", name, "warning", what, todo, needed=False)
 
 
-def _down(case: Case, ports: Mapping[int, DevicePort]) -> Iterator[Finding]:
+def _down(case: Case, ports: Mapping[int, m.DevicePort]) -> Iterator[Finding]:
     down = [n for n, port in ports.items() if port.link == "DOWN"]
     if down and case.run.machines > 1:
         todo = message("cable, optical module and switch; `hccn_tool -i N -link -g` until it says UP")

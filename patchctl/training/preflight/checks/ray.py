@@ -19,7 +19,6 @@ from patchctl.language import joined, message
 from patchctl.terminal.progress import size_text
 from patchctl.training.preflight import machine as m
 from patchctl.training.preflight.case import About, Case
-from patchctl.training.preflight.machine import available, interfaces, memory_total, mount_of, mounts
 from patchctl.training.preflight.sizes import ACTOR, MEGATRON, ROLLOUT, BadSizes, generated_prompts, has_reference
 
 INT64, FLOAT32 = 8, 4
@@ -204,10 +203,10 @@ def check_ray(case: Case) -> Iterator[Finding]:
 def object_store(case: Case) -> int | None:
     """How large Ray makes its object store on this machine unless it is told."""
     memory, disks = case.machine.text(m.MEMORY) or "", case.machine.text(m.DISKS)
-    free = available(memory) or memory_total(memory)
+    free = m.available(memory) or m.memory_total(memory)
     if free is None or disks is None:
         return None
-    shared = mount_of("/dev/shm", mounts(disks))
+    shared = m.mount_of("/dev/shm", m.mounts(disks))
     here = shared.total if shared is not None and shared.point == "/dev/shm" else 0
     return min(int(free * _SHARE), _MOST, int(here * _OF_SHARED))
 
@@ -241,7 +240,7 @@ def _store(case: Case) -> Iterator[Finding]:
 
 def _disk(case: Case) -> Iterator[Finding]:
     disks = case.machine.text(m.DISKS)
-    mount = mount_of(_FOLDER, mounts(disks)) if disks is not None else None
+    mount = m.mount_of(_FOLDER, m.mounts(disks)) if disks is not None else None
     if mount is None or not mount.total:
         return  # df is asked for elsewhere
     name, used = "disk of Ray", 1 - Fraction(mount.free, mount.total)
@@ -291,7 +290,7 @@ def _proxies(case: Case) -> Iterator[Finding]:
 def _not_exempt(case: Case, exempt: str) -> list[str]:
     """The addresses that are spoken to and that no_proxy does not name."""
     data = case.machine.data(m.ADDRESSES)
-    own = [a for i in interfaces(data) if i.name != "lo" for a in i.addresses if ":" not in a][:1]
+    own = [a for i in m.interfaces(data) if i.name != "lo" for a in i.addresses if ":" not in a][:1]
     master = case.in_effect.get("MASTER_ADDR")
     names = dict.fromkeys(["127.0.0.1", *own, *([master] if master and case.run.machines > 1 else [])])
     rules = [rule.strip() for rule in exempt.split(",") if rule.strip()]
