@@ -23,14 +23,6 @@ from patchctl.terminal.text import abridged, counted
 from patchctl.training.preflight import machine as m
 from patchctl.training.preflight.case import Case
 from patchctl.training.preflight.checks import all_findings
-from patchctl.training.preflight.machine import (
-    Machine,
-    configured_addresses,
-    device_ports,
-    interfaces,
-    memory_total,
-    packages,
-)
 
 # Checked on the first node only. Ray's own ports are in use because Ray is running.
 FIRST_NODE = ("controller memory", "Ray's object store")
@@ -103,7 +95,7 @@ class Readiness:
 
 def readiness(
     answers: Mapping[ClusterNode, Answer],
-    case: Callable[[Machine], Case],
+    case: Callable[[m.Machine], Case],
     accepted: Collection[str] = (),
     nodes: int | None = None,
     first: Callable[[Case, Sequence[Finding]], Sequence[Finding]] = lambda case, findings: (),
@@ -112,30 +104,22 @@ def readiness(
 
     `case` makes a case of a machine; `nodes` is the required number; `first` are findings to put before a node's own.
     """
-    machines = {node.title: _machine(node, answer) for node, answer in answers.items() if isinstance(answer, NodeFacts)}
-    cases = {title: case(machine) for title, machine in machines.items() if machine is not None}
-    own = {title: tuple(_findings(each, accepted)) for title, each in cases.items()}
-    findings = {title: (*first(cases[title], found), *found) for title, found in own.items()}
+    cases: dict[str, Case] = {}
+    findings: dict[str, tuple[Finding, ...]] = {}
+    for node, answer in answers.items():
+        if isinstance(answer, NodeFacts) and answer.failed is None and (facts := answer.machine) is not None:
+            own = case(m.Machine(facts.texts, node.title, facts.time, facts.absent))
+            passed_over = (*RUNNING, *(() if is_first(own) else FIRST_NODE))
+            found = tuple(f for f in all_findings(own, accepted) if f.name not in passed_over)
+            cases[node.title], findings[node.title] = own, (*first(own, found), *found)
     missing = max(0, (nodes or 0) - sum(node.alive for node in answers))
     return Readiness(answers, findings, tuple(_odd(cases, accepted)), missing)
-
-
-def _machine(node: ClusterNode, answer: NodeFacts) -> Machine | None:
-    facts = answer.machine
-    if facts is None or answer.failed is not None:
-        return None
-    return Machine(facts.texts, node.title, facts.time, facts.absent)
-
-
-def _findings(case: Case, accepted: Collection[str]) -> Iterator[Finding]:
-    passed_over = (*RUNNING, *(() if is_first(case) else FIRST_NODE))
-    yield from (f for f in all_findings(case, accepted) if f.name not in passed_over)
 
 
 def is_first(case: Case) -> bool:
     """Whether MASTER_ADDR is an address of this node; if unset, any node may be the first."""
     master, data = case.in_effect.get("MASTER_ADDR"), case.machine.data(m.ADDRESSES)
-    return master is None or data is None or any(master in i.addresses for i in interfaces(data))
+    return master is None or data is None or any(master in i.addresses for i in m.interfaces(data))
 
 
 def _odd(cases: Mapping[str, Case], accepted: Collection[str]) -> Iterator[Odd]:
@@ -155,7 +139,7 @@ def _shared_addresses(cases: Mapping[str, Case], accepted: Collection[str]) -> I
     """Yield addresses that devices of two nodes share: packets reach only one of them."""
     holders: dict[str, list[str]] = {}
     for title, case in cases.items():
-        ports = device_ports(case.machine.text(m.DEVICE_NETWORK) or "").values()
+        ports = m.device_ports(case.machine.text(m.DEVICE_NETWORK) or "").values()
         for address in sorted({p.address for p in ports if p.address}):
             holders.setdefault(address, []).append(title)
     trait = "addresses of devices"
@@ -174,22 +158,19 @@ def _line(probe: str) -> Callable[[Case], str | None]:
 
 def _packages(case: Case) -> str | None:
     """Return the versions of the packages that the profile names."""
-    known = packages(case.machine.text(m.PACKAGES) or "")
+    known = m.packages(case.machine.text(m.PACKAGES) or "")
     wanted = [r.distribution or n for n, r in case.requirements.items() if r.kind == "python" and n in case.wanted]
     return ", ".join(f"{n} {known.get(n.lower().replace('_', '-'), 'none')}" for n in sorted(wanted)) if known else None
 
 
 def _tls(case: Case) -> str | None:
-    switches = {p.tls for p in device_ports(case.machine.text(m.DEVICE_NETWORK) or "").values()} - {None}
+    switches = {p.tls for p in m.device_ports(case.machine.text(m.DEVICE_NETWORK) or "").values()} - {None}
     return None if len(switches) != 1 else "on" if True in switches else "off"
 
 
 def _devices(case: Case) -> str | None:
-    return (
-        f"{len(case.smi.devices)} devices of {size_text(case.smi.devices[0].total)}"
-        if case.smi and case.smi.devices
-        else None
-    )
+    devices = case.smi.devices if case.smi else ()
+    return f"{len(devices)} devices of {size_text(devices[0].total)}" if devices else None
 
 
 def _config(case: Case) -> str | None:
@@ -203,18 +184,14 @@ def _sizes(case: Case) -> str | None:
     return ", ".join(f"{n} {size_text(t['bytes'])}" for n, t in sorted(there.items()) if t) or None
 
 
-def _master(case: Case) -> str | None:
-    return case.in_effect.get("MASTER_ADDR")
-
-
 def _memory(case: Case) -> str | None:
-    total = memory_total(case.machine.text(m.MEMORY) or "")
+    total = m.memory_total(case.machine.text(m.MEMORY) or "")
     return None if total is None else f"{round(total / (32 << 30)) * 32} GiB, to the next 32"
 
 
 def _configured(case: Case) -> str | None:
     text = case.machine.text(m.DEVICE_ADDRESSES)
-    return None if text is None else f"{len(configured_addresses(text))} addresses in /etc/hccn.conf"
+    return None if text is None else f"{len(m.configured_addresses(text))} addresses in /etc/hccn.conf"
 
 
 TRAITS: Mapping[str, tuple[bool, Callable[[Case], str | None]]] = {
@@ -225,7 +202,7 @@ TRAITS: Mapping[str, tuple[bool, Callable[[Case], str | None]]] = {
     "python": (True, _line(m.PYTHON)),
     "packages": (True, _packages),
     "TLS of devices": (True, _tls),
-    "MASTER_ADDR": (True, _master),
+    "MASTER_ADDR": (True, lambda case: case.in_effect.get("MASTER_ADDR")),
     "model": (True, _config),
     "files of the recipe": (True, _sizes),
     "hccn.conf": (False, _configured),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from patchctl.findings import Finding, looked_at
@@ -12,7 +12,6 @@ from patchctl.manifest.types import profile_options
 from patchctl.terminal.text import abridged, patch_count
 from patchctl.training.preflight import machine as m
 from patchctl.training.preflight.case import About, Case
-from patchctl.training.preflight.machine import records
 from patchctl.workspace.status import DIFFERS
 
 ABOUT = (
@@ -38,12 +37,12 @@ def check_workspace(case: Case) -> Iterator[Finding]:
         return
     place = str(state.get("workspace"))
     apply = f"{apply} {shlex.quote(place)}"
-    yield from _profile(case, state, place, apply)
-    trees = records(state.get("trees"))
+    trees = m.records(state.get("trees"))
+    yield from _profile(case, state, trees, place, apply)
     for tree in trees:
         yield _tree(tree, apply)
     yield from _imports(case, state, trees)
-    for skipped in records(state.get("skipped")):
+    for skipped in m.records(state.get("skipped")):
         what = message("its source could not be had when the patches were applied")
         todo = message("where it can be had, run {apply}", apply=apply)
         yield looked_at("workspace", str(skipped.get("upstream")), "warning", what, todo)
@@ -53,12 +52,16 @@ def check_workspace(case: Case) -> Iterator[Finding]:
         yield looked_at("workspace", "place", "warning", what, todo, needed=False)
 
 
-def _profile(case: Case, state: Mapping[str, Any], place: str, apply: str) -> Iterator[Finding]:
+def _profile(
+    case: Case, state: Mapping[str, Any], trees: Sequence[Mapping[str, Any]], place: str, apply: str
+) -> Iterator[Finding]:
     profile, interrupted = state.get("profile"), state.get("interrupted")
+    other = next((f"{u} {s}" for u, s in _stacks(trees).items() if case.stacks.get(u, s) != s), None)
+    patched = _stacks(tree for tree in trees if tree.get("patches"))  # those that were skipped are told of elsewhere
     if interrupted:
         what = message("{place}: an interrupted {verb}", place=place, verb=interrupted)
         yield looked_at("workspace", "workspace", "error", what, message("run {apply}, which finishes it", apply=apply))
-    elif profile != case.run.profile and case.stacks and case.stacks.items() <= _stacks(state).items():
+    elif profile != case.run.profile and case.stacks and case.stacks.items() <= patched.items():
         what = message(
             "{place} holds {profile}, which has the stacks of {wanted}",
             place=place,
@@ -70,7 +73,7 @@ def _profile(case: Case, state: Mapping[str, Any], place: str, apply: str) -> It
         held = profile or message("the unpatched trees")
         what = message("{place} holds {held}, not {wanted}", place=place, held=held, wanted=case.run.profile)
         yield looked_at("workspace", "workspace", "error", what, apply)
-    elif other := _other_stack(case, state):
+    elif other:
         if state.get("release"):
             other = message("{stack} (release {release})", stack=other, release=state["release"])
         what = message(
@@ -86,31 +89,18 @@ def _profile(case: Case, state: Mapping[str, Any], place: str, apply: str) -> It
         yield looked_at(
             "workspace", "workspace", "ok", message("{place} holds {profile}", place=place, profile=profile)
         )
-    needed = {feature.partition("@")[0] for feature in case.run.needs}
-    lacking = sorted(needed & set(_features_left_out(state)))
+    without = state.get("without")
+    left_out = {str(name) for name in without} if isinstance(without, list) else set()
+    left_out |= {str(row.get("feature")) for tree in trees for row in m.records(tree.get("left_out"))}
+    lacking = sorted(left_out & {feature.partition("@")[0] for feature in case.run.needs})
     if lacking:
         what = message("the recipe needs {features}, which the workspace leaves out", features=joined(lacking))
         yield looked_at("workspace", "features", "error", what, message("run {apply} without --without", apply=apply))
 
 
-def _other_stack(case: Case, state: Mapping[str, Any]) -> str | None:
-    """A tree whose stack is not that of the profile on the recipe's release."""
-    trees = records(state.get("trees"))
-    stacks = {str(tree.get("upstream")): str(tree.get("stack")) for tree in trees}
-    return next((f"{u} {s}" for u, s in stacks.items() if case.stacks and case.stacks.get(u, s) != s), None)
-
-
-def _stacks(state: Mapping[str, Any]) -> dict[str, str]:
-    """The patched trees' stacks, by upstream; those that were skipped are told of elsewhere."""
-    return {
-        str(tree.get("upstream")): str(tree.get("stack")) for tree in records(state.get("trees")) if tree.get("patches")
-    }
-
-
-def _features_left_out(state: Mapping[str, Any]) -> list[str]:
-    rows = [row for tree in records(state.get("trees")) for row in records(tree.get("left_out"))]
-    without = state.get("without")
-    return [*(map(str, without) if isinstance(without, list) else ()), *(str(row.get("feature")) for row in rows)]
+def _stacks(trees: Iterable[Mapping[str, Any]]) -> dict[str, str]:
+    """The trees' stacks, by upstream."""
+    return {str(tree.get("upstream")): str(tree.get("stack")) for tree in trees}
 
 
 def _tree(tree: Mapping[str, Any], apply: str) -> Finding:
@@ -125,7 +115,7 @@ def _tree(tree: Mapping[str, Any], apply: str) -> Finding:
     if faults:
         todo = message("run {apply} (--stash keeps edits); a run is only as reproducible as its trees", apply=apply)
         return looked_at("workspace", name, "error", joined(faults, "; "), todo)
-    patches = patch_count(len(records(tree.get("patches"))))
+    patches = patch_count(len(m.records(tree.get("patches"))))
     what = message("{stack}, {patches}", stack=tree.get("stack"), patches=patches)
     if lock == "silent":
         silent = message("{what}; the lock does not speak of this form", what=what)
@@ -145,8 +135,8 @@ def _imports(case: Case, state: Mapping[str, Any], trees: Sequence[Mapping[str, 
     elsewhere = [
         _elsewhere(row)
         for tree in asked
-        if not _started_in(case, tree)
-        for row in records(tree["imports"])
+        if tree.get("upstream") != case.run.entry.upstream or case.run.entry.folder not in (None, ".")
+        for row in m.records(tree["imports"])
         if not row.get("ours")
     ]
     if elsewhere:
@@ -169,7 +159,3 @@ def _elsewhere(row: Mapping[str, Any]) -> Translatable:
     if place:
         what = message("{package} from {place}", package=package, place=place)
     return message("{what} ({why})", what=what, why=row["error"]) if row.get("error") else what
-
-
-def _started_in(case: Case, tree: Mapping[str, Any]) -> bool:
-    return tree.get("upstream") == case.run.entry.upstream and case.run.entry.folder in (None, ".")
