@@ -6,12 +6,11 @@ ModelScope, which nobody wants to fetch again: only the folders below them that 
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -84,11 +83,6 @@ def _measured(folder: str) -> Cache:
 def _files(folder: str) -> Iterator[str]:
     for root, _, names in os.walk(folder):
         yield from (os.path.join(root, name) for name in names)
-
-
-def caches_json(caches: Sequence[Cache]) -> str:
-    """The text of caches.json."""
-    return json.dumps([asdict(cache) for cache in caches], indent=2) + "\n"
 
 
 def caches_of(data: Any) -> list[Cache] | None:

@@ -9,8 +9,8 @@ import os
 import re
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ from patchctl.manifest.typeinfo import to_json
 from patchctl.process_group import find_program
 from patchctl.terminal.text import one_line, redact_text
 from patchctl.training.preflight import machine as m
-from patchctl.training.preflight.caches import caches_json, find_caches
+from patchctl.training.preflight.caches import find_caches
 
 TIMEOUT_SECONDS = 60
 # A variable is recorded when it is someone's business here. Whatever may be a secret never is.
@@ -73,12 +73,8 @@ class ProbeRequest:
     environment: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
 
 
-class Missing(Exception):
+class Missing(PatchctlError):
     """What was looked for is not there; says why."""
-
-    def __init__(self, what: str) -> None:
-        super().__init__(what)
-        self.what = what
 
 
 def workspace_state(workspace: Path, dist: Distribution, python: str) -> dict[str, Any]:
@@ -126,27 +122,28 @@ def _probes(request: ProbeRequest) -> Iterator[tuple[str, Callable[[], str | Non
     yield m.DISKS, lambda: _tool("df", "-P", "-k", fails=True)
     yield m.LIMITS, lambda: _file(root / "proc/self/limits")
     yield m.MEMORY, lambda: _file(root / "proc/meminfo")
-    yield m.MEMORY_LIMIT, lambda: _memory_limit(root)
+    cgroup = root / "sys/fs/cgroup"
+    yield m.MEMORY_LIMIT, lambda: _first_file(cgroup / "memory.max", cgroup / "memory/memory.limit_in_bytes")
     yield m.DEVICES, lambda: _device_files(root / "dev")
     yield m.SOCKETS, lambda: _file(root / "proc/net/tcp") + _file(root / "proc/net/tcp6", "")
     yield m.ADDRESSES, _addresses
     yield m.KERNEL, lambda: " ".join((os.uname().sysname, os.uname().machine)) + "\n"
     yield m.USER, _user
-    yield m.PIDS, lambda: _first_file(root / "sys/fs/cgroup/pids.max", root / "sys/fs/cgroup/pids/pids.max")
+    yield m.PIDS, lambda: _first_file(cgroup / "pids.max", cgroup / "pids/pids.max")
     yield m.LOCAL_PORTS, lambda: _file(root / "proc/sys/net/ipv4/ip_local_port_range")
     yield m.RESERVED_PORTS, lambda: _file(root / "proc/sys/net/ipv4/ip_local_reserved_ports")
     yield m.DEVICE_NETWORK, lambda: _device_network(root)
     yield m.DEVICE_ADDRESSES, lambda: _first_file(root / "etc/hccn.conf")
-    yield m.ENVIRONMENT, lambda: json.dumps(_environment(request), indent=2) + "\n"
-    yield m.PATHS, lambda: json.dumps(_paths(request), indent=2) + "\n"
-    yield m.CACHES, lambda: caches_json(find_caches(request.cache_folders, request.environment))
+    yield m.ENVIRONMENT, lambda: _json(_environment(request))
+    yield m.PATHS, lambda: _json(_paths(request))
+    yield m.CACHES, lambda: _json([asdict(one) for one in find_caches(request.cache_folders, request.environment)])
     if request.model is not None:
         yield m.CONFIG, lambda: _file(Path(request.model or "") / "config.json")
-    yield m.WORKSPACE, lambda: _json(request.workspace())
+    yield m.WORKSPACE, lambda: None if (state := request.workspace()) is None else _json(state)
 
 
-def _json(data: Mapping[str, Any] | None) -> str | None:
-    return None if data is None else json.dumps(data, indent=2) + "\n"
+def _json(data: Any) -> str:
+    return json.dumps(data, indent=2) + "\n"
 
 
 def _file(path: Path, otherwise: str | None = None) -> str:
@@ -161,21 +158,18 @@ def _file(path: Path, otherwise: str | None = None) -> str:
         raise Missing(message("{what}: {more}", what=path, more=why)) from None
 
 
+def _run(command: Sequence[str], **options: Any) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command, capture_output=True, text=True, timeout=TIMEOUT_SECONDS, stdin=subprocess.DEVNULL, **options
+    )
+
+
 def _tool(name: str, *args: str, fails: bool = False) -> str:
     """The output of a tool. `fails`: what it could say counts, as where `df` meets a mount that it may not look at."""
     path = find_program(name)
     if path is None:
         raise Missing(message("{name} is not on PATH", name=name))
-    done = subprocess.run(
-        [path, *args],
-        capture_output=True,
-        text=True,
-        errors="replace",
-        timeout=TIMEOUT_SECONDS,
-        check=False,
-        stdin=subprocess.DEVNULL,
-        env={**os.environ, "LC_ALL": "C"},
-    )
+    done = _run([path, *args], errors="replace", env={**os.environ, "LC_ALL": "C"})
     if done.returncode and not (fails and done.stdout):
         what = message(
             "{command} ended with {code}: {said}",
@@ -237,10 +231,6 @@ def _cann(root: Path) -> str:
     return _file(file)
 
 
-def _memory_limit(root: Path) -> str | None:
-    return _first_file(root / "sys/fs/cgroup/memory.max", root / "sys/fs/cgroup/memory/memory.limit_in_bytes")
-
-
 def _first_file(*paths: Path) -> str | None:
     """None where none is there: no container, or one without a limit of its own."""
     return next((_file(path) for path in paths if path.is_file()), None)
@@ -250,7 +240,7 @@ def _addresses() -> str:
     """`ip -j addr`; where there is no ip, the same from the kernel: a container often has ifconfig alone."""
     if find_program("ip"):
         return _tool("ip", "-j", "addr")
-    return json.dumps([_interface(name) for name in sorted(os.listdir("/sys/class/net"))], indent=2) + "\n"
+    return _json([_interface(name) for name in sorted(os.listdir("/sys/class/net"))])
 
 
 def _interface(name: str) -> dict[str, Any]:
@@ -302,15 +292,7 @@ def _path(path: Path) -> dict[str, Any] | None:
 
 def _python(python: str, absent: dict[str, str]) -> dict[str, str]:
     try:
-        done = subprocess.run(
-            [python, "-c", _PYTHON_PROBE],
-            capture_output=True,
-            text=True,
-            timeout=TIMEOUT_SECONDS,
-            check=True,
-            cwd="/",
-            stdin=subprocess.DEVNULL,
-        )
+        done = _run([python, "-c", _PYTHON_PROBE], check=True, cwd="/")
         version, rows, operators = json.loads(done.stdout.strip().splitlines()[-1])
     except (OSError, subprocess.SubprocessError, ValueError, IndexError) as error:
         why = message("{path} cannot be asked: {problem}", path=python, problem=one_line(str(error)))
@@ -318,8 +300,8 @@ def _python(python: str, absent: dict[str, str]) -> dict[str, str]:
         return {}
     return {
         m.PYTHON: f"Python {version}\n",
-        m.PACKAGES: json.dumps(rows, indent=2) + "\n",
-        m.OPERATORS: json.dumps({"python": python, **operators}, indent=2) + "\n",
+        m.PACKAGES: _json(rows),
+        m.OPERATORS: _json({"python": python, **operators}),
     }
 
 
