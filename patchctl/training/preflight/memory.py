@@ -7,6 +7,7 @@ the figures of a document linked from 002 (its GB are GiB: 2^30 bytes).
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
@@ -74,10 +75,9 @@ class Activations:
 
 def engine_weights(model: Model, engine: Engine) -> Parts:
     """The rollout's weights on a device, in bf16."""
-    found: Parts = {}
+    found = Counter[str]()
     for tensor in tensors(model):
-        size = _engine_share(tensor.each, tensor.split, model, engine) * tensor.layers * BF16
-        found[tensor.part] = found.get(tensor.part, 0) + size
+        found[tensor.part] += _engine_share(tensor.each, tensor.split, model, engine) * tensor.layers * BF16
     return found
 
 
@@ -133,12 +133,11 @@ def stage_weights(model: Model, layout: Layout, *, first: bool = False, last: bo
         layers=layout.stage_layers,
         experts=replace(experts, layers=layout.stage_layers) if experts else None,
     )
-    found: Parts = {}
+    found = Counter[str]()
     for tensor in tensors(stage):
         if (tensor.part == "embedding" and not first) or (tensor.part == "head" and not last):
             continue
-        share = _stage_share(tensor.each, tensor.split, layout) * tensor.layers
-        found[tensor.part] = found.get(tensor.part, 0) + share
+        found[tensor.part] += _stage_share(tensor.each, tensor.split, layout) * tensor.layers
     return found
 
 
@@ -212,11 +211,6 @@ def gathered_layer(model: Model) -> int:
     return BF16 * max(layer, *whole.values())
 
 
-def checkpoint_bytes(model: Model, strategy: str) -> int:
-    """Weights and optimizer states of a whole model on disk: bf16 and Adam under Megatron, fp32 and two moments under FSDP."""
-    return model.parameters * (BF16 + ADAM if strategy == "megatron" else FP32 + 2 * FP32)
-
-
 def _projected(model: Model) -> tuple[int, int]:
     """The widths of all queries, and of all keys (those of latent attention are written out for training)."""
     if model.latent:
@@ -239,9 +233,10 @@ def trains_adapters(facts: Facts) -> bool:
 
 
 def bytes_of_checkpoint(model: Model, facts: Facts) -> int:
-    """Of adapters verl saves the whole model all the same (fsdp_checkpoint_manager.py, save_lora_only is False), and an optimizer of the
+    """Weights and optimizer states on disk: bf16 and Adam under Megatron, fp32 and two moments under FSDP.
+
+    Of adapters verl saves the whole model all the same (fsdp_checkpoint_manager.py, save_lora_only is False), and an optimizer of the
     adapters alone, which are about a hundredth and count for nothing here."""
-    strategy = facts.text("actor_rollout_ref.actor.strategy") or "fsdp"
-    if not trains_adapters(facts):
-        return checkpoint_bytes(model, strategy)
-    return model.parameters * (BF16 if strategy == "megatron" else FP32)
+    megatron = facts.text("actor_rollout_ref.actor.strategy") == "megatron"
+    weights, optimizer = (BF16, ADAM) if megatron else (FP32, 2 * FP32)
+    return model.parameters * (weights if trains_adapters(facts) else weights + optimizer)

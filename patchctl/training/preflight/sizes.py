@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
+from patchctl.errors import PatchctlError
 from patchctl.language import message
 from patchctl.terminal.text import device_count
 from patchctl.training.models import Model
@@ -34,7 +35,7 @@ MEGATRON = f"{ACTOR}.megatron"
 OVERRIDES = f"{MEGATRON}.override_transformer_config"
 UTILISATION = Fraction(1, 2)  # verl v0.6.0, rollout.yaml
 MOE_RECOMPUTED = ("level0", "level1")  # of MindSpeed's choices; the third is "disable"
-_CHUNK = f"{ROLLOUT}.engine_kwargs.vllm.additional_config.moe_chunk_tokens"
+CHUNK = f"{ROLLOUT}.engine_kwargs.vllm.additional_config.moe_chunk_tokens"
 
 
 @dataclass(frozen=True)
@@ -63,12 +64,8 @@ class Training:
         return self.states + self.activations + self.uneven + self.buffers
 
 
-class BadSizes(ValueError):
+class BadSizes(PatchctlError):
     """Parallel sizes do not divide the model; says which."""
-
-    def __init__(self, what: str) -> None:
-        super().__init__(what)
-        self.what = what
 
 
 def engine_of(case: Case, model: Model) -> Engine:
@@ -113,11 +110,6 @@ def utilisation(case: Case) -> Fraction:
     """The share of the device that the engine takes."""
     text = case.text(f"{ROLLOUT}.gpu_memory_utilization")
     return (number(text) if text else None) or UTILISATION
-
-
-def prefill_tokens(case: Case) -> tuple[int, int | None]:
-    """Tokens that are prefilled at once, and how many of them the experts take at a time."""
-    return case.number(f"{ROLLOUT}.max_num_batched_tokens") or longest(case), case.number(_CHUNK)
 
 
 def training_of(case: Case, model: Model) -> Training:
@@ -191,6 +183,7 @@ def _megatron(case: Case, model: Model, layout: Layout, stage: int) -> Training:
     gradients, optimizer = (0, 0) if adapters else (FP32 * parameters, optimizer_bytes(counted, layout))
     elsewhere, resident = _off_the_devices(case, "megatron", BF16 * parameters, gradients, optimizer, BF16 * parameters)
     swapped = case.on(f"{OVERRIDES}.swap_optimizer")
+    hybrid, overlaps = case.on(f"{MEGATRON}.hybrid_data_parallel"), case.on(f"{OVERRIDES}.use_cp_send_recv_overlap")
     one = layer_activations(model, layout, tokens)
     kept, at_work, how = _kept(case, one, layer_input(model, layout, tokens), layout.stage_layers)
     in_flight = layout.pipeline - stage
@@ -213,14 +206,8 @@ def _megatron(case: Case, model: Model, layout: Layout, stage: int) -> Training:
             in_flight=in_flight,
             how=how,
         ),
-        _buffers(case, layout.context),
+        hybrid_buffers(layout.context, overlaps, _hccl_buffer(case)) if hybrid else 0,
     )
-
-
-def _buffers(case: Case, context: int) -> int:
-    if not case.on(f"{MEGATRON}.hybrid_data_parallel"):
-        return 0
-    return hybrid_buffers(context, case.on(f"{OVERRIDES}.use_cp_send_recv_overlap"), _hccl_buffer(case))
 
 
 def moving_buffers(case: Case) -> int:

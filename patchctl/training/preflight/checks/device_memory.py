@@ -19,13 +19,13 @@ from patchctl.training.preflight.memory import (
     sequences_that_fit,
 )
 from patchctl.training.preflight.sizes import (
+    CHUNK,
     ROLLOUT,
     BadSizes,
     Training,
     engine_of,
     longest,
     moving_buffers,
-    prefill_tokens,
     sequences_of_a_rank,
     training_of,
     utilisation,
@@ -91,11 +91,13 @@ def check_device_memory(case: Case) -> Iterator[Finding]:
         engine, training = engine_of(case, model), training_of(case, model)
         yield from _rollout(case, model, engine, total, 0 if case.apart else training.resident)
         yield _update(case, training)
-        of_trainers = [*_training_on_the_host(case, training), *_weights_to_compare_with(case, model)]
-        of_engines = _engine_on_the_host(case, model, engine)
+        of_trainers = [*_training_on_the_host(case, model, training)]
+        of_engines = [*_engine_on_the_host(case, model, engine)]
         for parts in (of_trainers, of_engines) if case.apart else ([*of_trainers, *of_engines],):
             yield from _on_the_host(case, parts)
-        yield from _lets_go(case)
+        if _sleeps(case) and case.text(_LEVEL) == "2":
+            what = message("nothing: {setting} lets go of the engine's weights", setting=f"{_LEVEL}=2")
+            yield looked_at(_AREA, "engine asleep", "ok", what)
     except BadSizes as error:
         todo = message("sizes that divide: --size, or the recipe's overrides")
         yield looked_at(_AREA, "parallel sizes", "error", message("cannot be: {why}", why=error.what), todo)
@@ -169,8 +171,8 @@ def _rollout(case: Case, model: Model, engine: Engine, total: int | None, reside
         unsaid = message("how long sequences are is not said")
         yield looked_at(_AREA, "sequences at once", "unknown", unsaid, needed=False)
         return
-    tokens, chunk = prefill_tokens(case)
-    working = prefill_bytes(model, engine, tokens, chunk) + moving_buffers(case)
+    tokens = case.number(f"{ROLLOUT}.max_num_batched_tokens") or longest(case)
+    working = prefill_bytes(model, engine, tokens, case.number(CHUNK)) + moving_buffers(case)
     yield _sequences(case, model, engine, taken - weights - working, working)
 
 
@@ -224,13 +226,12 @@ def _at_once(case: Case, engine: Engine) -> tuple[int, str]:
 _Part = tuple[str, int, Translatable]  # of the host's memory: the finding's name, bytes of a machine, and what they are
 
 
-def _training_on_the_host(case: Case, training: Training) -> list[_Part]:
-    parts = list[_Part]()
+def _training_on_the_host(case: Case, model: Model, training: Training) -> Iterator[_Part]:
     if kept := training.elsewhere * case.devices_per_node:
         said = message(
             "{size} a node for weights, reference and optimizer while they are off the devices", size=size_text(kept)
         )
-        parts.append(("states on the host", kept, said))
+        yield "states on the host", kept, said
     copied = case.text("trainer.v1.trainer_mode") == "separate_async"
     if copied and not case.on("algorithm.rollout_correction.bypass_mode"):
         # The next copy is made before the last one goes: verl v0.9.0, trainer_separate_async.py and engine_workers.py of experimental.
@@ -238,35 +239,23 @@ def _training_on_the_host(case: Case, training: Training) -> list[_Part]:
         said = message(
             "{size} a node while separate_async renews its copy of the actor's weights", size=size_text(kept)
         )
-        parts.append(("copy of the actor", kept, said))
-    return parts
+        yield "copy of the actor", kept, said
+    if case.is_of("verl", ">=0.9") and _by_changes(case):  # delta_weight_update's copy of the trainer's shards
+        kept = BF16 * model.parameters * case.devices_per_node // case.devices
+        said = message("{size} a node to find what an update has changed", size=size_text(kept))
+        yield "weights to compare with", kept, said
 
 
-def _engine_on_the_host(case: Case, model: Model, engine: Engine) -> list[_Part]:
+def _engine_on_the_host(case: Case, model: Model, engine: Engine) -> Iterator[_Part]:
     """From 0.9 on verl lets vLLM sleep at level 1 on NPUs, which copies its weights (vllm_async_server.py); the patch npu_sleep_level has
     level 2."""
     if not _sleeps(case) or case.text(_LEVEL) == "2":
-        return []
+        return
     kept = sum(engine_weights(model, engine).values()) * case.run.engine_devices_per_node
     said = message("{size} a node for the engine's weights while it sleeps", size=size_text(kept))
     if not _by_changes(case):  # which refuses level 2
         said = message("{what}; {setting} copies none", what=said, setting=f"{_LEVEL}=2")
-    return [("engine asleep", kept, said)]
-
-
-def _weights_to_compare_with(case: Case, model: Model) -> list[_Part]:
-    """delta_weight_update's copy of the trainer's shards."""
-    if not case.is_of("verl", ">=0.9") or not _by_changes(case):
-        return []
-    kept = BF16 * model.parameters * case.devices_per_node // case.devices
-    said = message("{size} a node to find what an update has changed", size=size_text(kept))
-    return [("weights to compare with", kept, said)]
-
-
-def _lets_go(case: Case) -> Iterator[Finding]:
-    if _sleeps(case) and case.text(_LEVEL) == "2":
-        what = message("nothing: {setting} lets go of the engine's weights", setting=f"{_LEVEL}=2")
-        yield looked_at(_AREA, "engine asleep", "ok", what)
+    yield "engine asleep", kept, said
 
 
 _LEVEL = f"{ROLLOUT}.npu_sleep_level"
