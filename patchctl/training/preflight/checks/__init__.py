@@ -20,15 +20,6 @@ from patchctl.training.preflight.checks import (
     storage,
     workspace,
 )
-from patchctl.training.preflight.checks.device_memory import check_device_memory
-from patchctl.training.preflight.checks.devices import check_devices
-from patchctl.training.preflight.checks.environment import check_environment
-from patchctl.training.preflight.checks.host import check_host
-from patchctl.training.preflight.checks.network import check_network
-from patchctl.training.preflight.checks.ray import check_ray
-from patchctl.training.preflight.checks.software import check_operators, check_software
-from patchctl.training.preflight.checks.storage import check_storage
-from patchctl.training.preflight.checks.workspace import check_workspace
 
 _ABOUT = (
     About(
@@ -75,31 +66,25 @@ def check_limits(case: Case) -> Iterator[Finding]:
             yield looked_at("recipe", LIMITS, "note", said, needed=False)
 
 
+_MODULES = (devices, software, host, ray, network, environment, storage, device_memory, workspace)
 ABOUT = sorted(
-    (
-        *_ABOUT,
-        *(
-            about
-            for one in (devices, software, host, ray, network, environment, storage, device_memory, workspace)
-            for about in one.ABOUT
-        ),
-    ),
+    (*_ABOUT, *(about for module in _MODULES for about in module.ABOUT)),
     key=lambda about: [*AREAS].index(about.area),
 )
 """What every check says of itself, by area."""
 
 CHECKS: tuple[Callable[[Case], Iterator[Finding]], ...] = (
     check_limits,
-    check_devices,
-    check_software,
-    check_operators,
-    check_host,
-    check_ray,
-    check_network,
-    check_environment,
-    check_storage,
-    check_device_memory,
-    check_workspace,
+    devices.check_devices,
+    software.check_software,
+    software.check_operators,
+    host.check_host,
+    ray.check_ray,
+    network.check_network,
+    environment.check_environment,
+    storage.check_storage,
+    device_memory.check_device_memory,
+    workspace.check_workspace,
 )
 
 

@@ -11,7 +11,6 @@ from patchctl.terminal.progress import size_text
 from patchctl.terminal.text import abridged, device_count
 from patchctl.training.preflight import machine as m
 from patchctl.training.preflight.case import About, Case
-from patchctl.training.preflight.machine import Device, Smi
 
 # An idle chip shows 2.9 to 3.5 GB of 64 in use (vllm-project/vllm-ascend #5588, #2534): a tenth is someone's process.
 IDLE_SHARE = 0.1
@@ -112,7 +111,7 @@ def check_devices(case: Case) -> Iterator[Finding]:
     yield _files(case)
 
 
-def _first_card(case: Case, found: Smi) -> Iterator[Finding]:
+def _first_card(case: Case, found: m.Smi) -> Iterator[Finding]:
     """verl asks `npu-smi info -t board -i 1` before the first transfer of weights, whatever cards there are, and ends without an answer
     unless this variable names another (verl v0.9.0, utils/device.py, get_npu_versions)."""
     cards = sorted({device.card for device in found.devices})
@@ -144,7 +143,7 @@ def _count(found: int, case: Case) -> Finding:
     return looked_at("devices", "number of devices", "ok", what)
 
 
-def _health(found: Smi) -> Finding:
+def _health(found: m.Smi) -> Finding:
     ill = [d for d in found.devices if d.health != "OK"]
     if not ill:
         return looked_at(
@@ -160,7 +159,7 @@ def _health(found: Smi) -> Finding:
     return looked_at("devices", "health", "error", what, todo)
 
 
-def _use(found: Smi) -> Iterator[Finding]:
+def _use(found: m.Smi) -> Iterator[Finding]:
     busy = [d for d in found.devices if d.used > IDLE_SHARE * d.total]
     if busy:
         each = [(_name(d), size_text(d.used), size_text(d.total)) for d in busy]
@@ -230,5 +229,5 @@ def _visible(case: Case) -> Iterator[Finding]:
         )
 
 
-def _name(device: Device) -> str:
+def _name(device: m.Device) -> str:
     return f"NPU {device.card} chip {device.chip}"

@@ -76,7 +76,8 @@ def _against_rules(case: Case, own: Mapping[str, str]) -> Iterator[Finding]:
         if name in case.run.environment:
             continue  # the recipe says it, and comes last
         about = [rule_name for rule_name, names in speaking.items() if f"env.{name}" in names]
-        facts = _with(case, name, value) if about else case.facts
+        environment = {**case.run.environment, name: Resolved(value, value, "the machine")}
+        facts = facts_of(replace(case.run, environment=environment), case.all_rules) if about else case.facts
         for rule_name in about:
             rule = case.all_rules.rules[rule_name]
             if _breaks(rule, case.facts) is None and (what := _breaks(rule, facts)) is not None:
@@ -112,12 +113,6 @@ def _instead(case: Case, named: Named) -> str | None:
         if switch.feature in features
     ]
     return message("use {names}", names=joined(dict.fromkeys(names))) if names else None
-
-
-def _with(case: Case, name: str, value: str) -> Facts:
-    """The recipe's facts with a variable of the machine."""
-    environment = {**case.run.environment, name: Resolved(value, value, "the machine")}
-    return facts_of(replace(case.run, environment=environment), case.all_rules)
 
 
 def _names(rule: RecipeRule) -> list[str]:
@@ -173,12 +168,12 @@ def _libraries(case: Case, own: Mapping[str, str]) -> Iterator[Finding]:
 
 def _sourced(case: Case, own: Mapping[str, str]) -> Iterator[Finding]:
     """Without CANN's own variables libhccl.so, without ATB's libatb.so is not found (vllm-ascend#152, #262, #2727)."""
-    lacking = [script for name, script in _SCRIPTS.items() if not own.get(name)]
+    lacking = [name for name in _SCRIPTS if not own.get(name)]
     if lacking and case.machine.text(m.CANN) is not None:
         what = message(
             "{scripts} were not sourced in this shell ({variables} not set)",
-            scripts=joined(lacking, " and "),
-            variables=joined(name for name in _SCRIPTS if not own.get(name)),
+            scripts=joined((_SCRIPTS[name] for name in lacking), " and "),
+            variables=joined(lacking),
         )
         todo = message(
             "ray_cluster.sh and train.sh source both where they lie below --cann; else source them before `ray start`"
