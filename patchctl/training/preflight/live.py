@@ -321,7 +321,11 @@ def look_here(request: Request, python: str, workspace: Path, dist: Distribution
             environment=environment,
         )
     )
-    return MachineFacts({**found.texts, **_short(found.texts)}, dict(found.absent), found.time)
+    texts = dict(found.texts)
+    if m.SOCKETS in texts:  # of these only those that are listened on travel: a busy node has ten thousand others
+        lines = texts[m.SOCKETS].splitlines(keepends=True)
+        texts[m.SOCKETS] = "".join(line for line in lines if re.match(r"\s*\d+: \S+ \S+ 0A ", line))
+    return MachineFacts(texts, dict(found.absent), found.time)
 
 
 def paths_here(paths: Mapping[str, list[str | None]], environment: Mapping[str, str]) -> dict[str, str | None]:
@@ -329,11 +333,3 @@ def paths_here(paths: Mapping[str, list[str | None]], environment: Mapping[str, 
     return {
         name: given or environment.get(variable or "") or default for name, (given, variable, default) in paths.items()
     }
-
-
-def _short(texts: Mapping[str, str]) -> dict[str, str]:
-    """Of the sockets only those that are listened on travel: a busy node has ten thousand others."""
-    if m.SOCKETS not in texts:
-        return {}
-    lines = texts[m.SOCKETS].splitlines(keepends=True)
-    return {m.SOCKETS: "".join(line for line in lines if re.match(r"\s*\d+: \S+ \S+ 0A ", line))}
