@@ -164,15 +164,3 @@ class Case:
         if not isinstance(there, dict):
             return {}
         return there if isinstance(there.get("bytes"), int) and isinstance(there.get("kind"), str) else None
-
-
-@dataclass(frozen=True)
-class About:
-    """Findings of one check. `names`: as printed, or a text that says what they are named after. `of`: what is looked at; `wrong`:
-    when it blocks, or warns; `source`: documents, by their number, and issues, as PROJECT#NUMBER. All is Markdown of a page in docs/."""
-
-    area: str
-    names: tuple[str, ...] | str
-    of: str
-    wrong: str
-    source: str = ""

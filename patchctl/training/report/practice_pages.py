@@ -1,5 +1,4 @@
-"""The pages of docs/practice made from data: what became of each item of the documents (coverage), and verl's keys (parameters); and the
-table of checks in docs/preflight.md, from what the checks say of themselves.
+"""The pages of docs/practice made from data: what became of each item of the documents (coverage), and verl's keys (parameters).
 
 Like recipes, neither of the two files is part of `ManifestContent`.
 """
@@ -10,7 +9,6 @@ import os
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from itertools import groupby
 from pathlib import Path
 from typing import Annotated
 
@@ -24,7 +22,7 @@ from patchctl.manifest.load import Loaded, read
 from patchctl.manifest.types import FormatVersion, Pattern, ReleaseName, Text, Value
 
 COVERAGE, PARAMETERS = Path("manifests/coverage.yaml"), Path("manifests/parameters.yaml")
-_FOLDER, _PREFLIGHT = Path("docs/practice"), Path("docs/preflight.md")
+_FOLDER = Path("docs/practice")
 Place = Annotated[
     str,
     Pattern(
@@ -95,10 +93,6 @@ def pages(dist: Distribution) -> dict[str, str]:
                 continue
             text = page.read_text(encoding="utf-8", errors="replace")
             found[(_FOLDER / page.name).as_posix()] = filled(text, name, body)
-    page = dist.root / _PREFLIGHT
-    if page.is_file():
-        text = page.read_text(encoding="utf-8", errors="replace")
-        found[_PREFLIGHT.as_posix()] = filled(text, "checks", _checks())
     return found
 
 
@@ -209,16 +203,3 @@ def _parameters(dist: Distribution) -> Iterator[str]:
 
 def _default(value: str) -> str:
     return {"null": "none", "???": "none: give one"}.get(value, f"`{value}`")
-
-
-def _checks() -> str:
-    """A row for each check of preflight, its area in the first row of the area."""
-    from patchctl.training.preflight.checks import ABOUT, AREAS  # eleven modules, for this page alone
-
-    lines = ["| area | finding | from | wrong when | source |", "|---|---|---|---|---|"]
-    for area, checks in groupby(ABOUT, key=lambda one: one.area):
-        for number, one in enumerate(checks):
-            names = one.names if isinstance(one.names, str) else ", ".join(one.names)
-            title = "" if number else str(AREAS[area])
-            lines.append(f"| {title} | {names} | {one.of} | {one.wrong} | {one.source} |".replace("|  |", "| |"))
-    return "".join(f"{line}\n" for line in lines)

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from patchctl.findings import Finding, looked_at
 from patchctl.language import message
-from patchctl.training.preflight.case import About, Case
+from patchctl.training.preflight.case import Case
 from patchctl.training.preflight.checks import (
     device_memory,
     devices,
@@ -19,23 +19,6 @@ from patchctl.training.preflight.checks import (
     software,
     storage,
     workspace,
-)
-
-_ABOUT = (
-    About(
-        "recipe",
-        ("release",),
-        "the same recipe on the profile's other releases",
-        "never; a warning if this machine's software fits another release",
-        "the releases' `runtime:`",
-    ),
-    About(
-        "recipe",
-        ("limits",),
-        "what the recipe says does not work, or is untested, at these pins",
-        "it stops any run (`stops:`), until `--accept limits`; others are notes",
-        "the recipe",
-    ),
 )
 
 AREAS = {
@@ -65,13 +48,6 @@ def check_limits(case: Case) -> Iterator[Finding]:
         else:
             yield looked_at("recipe", LIMITS, "note", said, needed=False)
 
-
-_MODULES = (devices, software, host, ray, network, environment, storage, device_memory, workspace)
-ABOUT = sorted(
-    (*_ABOUT, *(about for module in _MODULES for about in module.ABOUT)),
-    key=lambda about: [*AREAS].index(about.area),
-)
-"""What every check says of itself, by area."""
 
 CHECKS: tuple[Callable[[Case], Iterator[Finding]], ...] = (
     check_limits,

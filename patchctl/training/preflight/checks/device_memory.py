@@ -8,7 +8,7 @@ from patchctl.findings import Finding, looked_at
 from patchctl.language import Translatable, joined, message
 from patchctl.terminal.progress import size_text
 from patchctl.training.models import Model, UnknownModel, context_length
-from patchctl.training.preflight.case import About, Case
+from patchctl.training.preflight.case import Case
 from patchctl.training.preflight.checks.host import host_memory
 from patchctl.training.preflight.memory import (
     BF16,
@@ -39,39 +39,6 @@ _PARTS = {
     "experts": message("experts"),
     "shared experts": message("shared experts"),
 }
-
-
-ABOUT = (
-    About(
-        "device memory",
-        ("model",),
-        "the model's `config.json`",
-        "never; not known where its architecture is not counted here",
-    ),
-    About(
-        "device memory",
-        ("length",),
-        "prompt and response, `max_position_embeddings` and, before verl 0.9, the factor of `rope_scaling`",
-        "longer than the model takes: verl refuses it, or from 0.9 on cuts answers there",
-        "verl, vllm_rollout_spmd.py, vllm_async_server.py",
-    ),
-    About(
-        "device memory",
-        (
-            "rollout weights",
-            "gpu_memory_utilization",
-            "sequences at once",
-            "update",
-            "states on the host",
-            "engine asleep",
-            "weights to compare with",
-            "copy of the actor",
-        ),
-        "the memory model below",
-        "see there",
-        "linked from 002",
-    ),
-)
 
 
 def check_device_memory(case: Case) -> Iterator[Finding]:

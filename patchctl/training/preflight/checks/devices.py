@@ -10,7 +10,7 @@ from patchctl.language import joined, message
 from patchctl.terminal.progress import size_text
 from patchctl.terminal.text import abridged, device_count
 from patchctl.training.preflight import machine as m
-from patchctl.training.preflight.case import About, Case
+from patchctl.training.preflight.case import Case
 
 # An idle chip shows 2.9 to 3.5 GB of 64 in use (vllm-project/vllm-ascend #5588, #2534): a tenth is someone's process.
 IDLE_SHARE = 0.1
@@ -31,52 +31,6 @@ _CODES = {
         message("end what holds them: workers of a killed run, or another container that was given the same cards"),
     ),
 }
-
-
-ABOUT = (
-    About(
-        "devices",
-        ("npu-smi",),
-        "`npu-smi info`",
-        "it is not there, or shows no device",
-        "002, 003",
-    ),
-    About(
-        "devices",
-        ("card 1",),
-        f"its table, `{VISIBLE_CARDS}`",
-        "with verl 0.9, which asks card 1 for its versions, there is none and the variable names no other",
-        "verl, utils/device.py",
-    ),
-    About(
-        "devices",
-        ("number of devices",),
-        "its table, a line pair a chip",
-        "fewer than the recipe has a node",
-        "002, 003",
-    ),
-    About("devices", ("health",), "its column Health", "other than OK"),
-    About(
-        "devices",
-        ("memory in use",),
-        "its HBM column, its processes",
-        f"a device has more than {IDLE_SHARE:.0%} of its memory in use; processes alone are a warning",
-    ),
-    About(
-        "devices",
-        ("ASCEND_RT_VISIBLE_DEVICES",),
-        "the variable",
-        "it shows fewer devices than the recipe has a node",
-        "vllm-ascend#14628",
-    ),
-    About(
-        "devices",
-        ("device files",),
-        "`/dev`",
-        "fewer `davinciN` than wanted, no `davinci_manager`, `devmm_svm`, `hisi_hdc`, or files that this user may not open",
-        "002, 003; vllm-ascend#2698, #9490",
-    ),
-)
 
 
 def check_devices(case: Case) -> Iterator[Finding]:

@@ -12,7 +12,7 @@ from patchctl.language import joined, message
 from patchctl.manifest.types import Named
 from patchctl.terminal.text import one_line
 from patchctl.training.preflight import machine as m
-from patchctl.training.preflight.case import About, Case
+from patchctl.training.preflight.case import Case
 from patchctl.training.recipes.conditions import BadExpression, Facts, names_in
 from patchctl.training.recipes.resolve import Resolved
 from patchctl.training.recipes.rules import facts_of, verdict
@@ -26,27 +26,6 @@ _FAMILIES = re.compile(r"(HCCL|VLLM|TASK_QUEUE|PYTORCH_NPU|ASCEND|RAY|GLOO|MULTI
 LIBRARIES = "LD_LIBRARY_PATH"
 _SCRIPTS = {"ASCEND_HOME_PATH": "ascend-toolkit/set_env.sh", "ATB_HOME_PATH": "nnal/atb/set_env.sh"}
 _DRIVER_LIBRARIES = "/usr/local/Ascend/driver/lib64/driver"
-
-
-ABOUT = (
-    About(
-        "environment",
-        "variables by name",
-        "the machine's variables beside the recipe's",
-        "one breaks a [rule](../manifests/rules.yaml); what does nothing here is a warning, with [what does its work](practice/switches.md)",
-        "000-004",
-    ),
-    About(
-        "environment",
-        (
-            "set_env.sh",
-            "ATB",
-        ),
-        "`ASCEND_HOME_PATH`, `ATB_HOME_PATH`",
-        "never; a warning where CANN's or ATB's was not sourced, or ATB's for the C++ interface that torch had before 2.7",
-        "vllm-ascend#152, #262, #2727; Ascend/pytorch#99",
-    ),
-)
 
 
 def check_environment(case: Case) -> Iterator[Finding]:

@@ -13,7 +13,7 @@ from patchctl.language import joined, message
 from patchctl.terminal.progress import size_text
 from patchctl.training.models import Model
 from patchctl.training.preflight import machine as m
-from patchctl.training.preflight.case import About, Case
+from patchctl.training.preflight.case import Case
 from patchctl.training.preflight.checks.ray import V1, controller_of
 from patchctl.training.preflight.sizes import BadSizes, training_of
 
@@ -31,51 +31,6 @@ WELL_WITHIN = Fraction(3, 4)
 BATCH = "data.train_batch_size"
 BUCKET = "actor_rollout_ref.rollout.checkpoint_engine.update_weights_bucket_megabytes"
 _SHARES_MEMORY = "25.3.rc1"
-
-
-ABOUT = (
-    About(
-        "host",
-        ("/dev/shm",),
-        "`df`",
-        f"not mounted, or below {LEAST_SHARED_MEMORY // GIB} GiB (ours); with verl 0.9 and a driver below "
-        f"{_SHARES_MEMORY} smaller than the buckets of a node's devices (`update_weights_bucket_megabytes`, "
-        f"2,048 MiB each unless set); below {SHARED_MEMORY // GIB} GiB is a warning",
-        "003; verl, utils/device.py",
-    ),
-    About("host", ("open files",), "`/proc/self/limits`", f"below {OPEN_FILES:,}", "003"),
-    About(
-        "host",
-        ("processes",),
-        "`ulimit -u`, `pids.max` of the cgroup",
-        f"fewer than {FEWEST_PROCESSES:,}; fewer than {PROCESSES:,} (ours) are a warning",
-        "verl#719, vllm#6295, ray#36936, #44296",
-    ),
-    About(
-        "host",
-        (
-            "locked memory",
-            "user",
-        ),
-        "`/proc/self/limits`, `id`",
-        "a user without a name; limited locked memory is a warning, except for root",
-        "vllm-ascend#9490",
-    ),
-    About(
-        "host",
-        ("huge pages",),
-        "`/proc/meminfo`",
-        f"never; more than {float(KEPT_SHARE):.0%} of the memory (ours) is a warning",
-    ),
-    About(
-        "host",
-        ("controller memory",),
-        "[what the workers send](#the-memory-of-the-controller), `/proc/meminfo`, the container's limit",
-        f"with the devices' states over {float(RAY_KILLS_ABOVE):.0%}, where Ray ends workers; over "
-        f"{float(WELL_WITHIN):.0%} (ours) is a warning",
-        "000; verl; docs.ray.io",
-    ),
-)
 
 
 def check_host(case: Case) -> Iterator[Finding]:

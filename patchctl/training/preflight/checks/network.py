@@ -11,7 +11,7 @@ from patchctl.findings import Finding, looked_at
 from patchctl.language import joined, message
 from patchctl.terminal.text import abridged, device_count
 from patchctl.training.preflight import machine as m
-from patchctl.training.preflight.case import About, Case
+from patchctl.training.preflight.case import Case
 
 RAY_PORTS = (6766, 8260)  # head and dashboard: 003, 4.5; 002
 # CANN 8.5.0, HCCL_IF_BASE_PORT: 32 ports from 60000 on, unless one of two variables says others.
@@ -24,73 +24,6 @@ WHITELIST_OFF, WHITELIST = "HCCL_WHITELIST_DISABLE", "HCCL_WHITELIST_FILE"
 PCIE, ROCE = "HCCL_INTRA_PCIE_ENABLE", "HCCL_INTRA_ROCE_ENABLE"
 OWN_ADDRESS = "HCCL_IF_IP"
 _REFUSED = {("1", "1"), ("0", None), (None, "0")}
-
-
-ABOUT = (
-    About(
-        "network",
-        ("ports of Ray",),
-        "`/proc/net/tcp`",
-        f"never: {RAY_PORTS[0]} or {RAY_PORTS[1]} in use may be this run's Ray",
-        "002, 003",
-    ),
-    About(
-        "network",
-        ("ports of HCCL",),
-        "`/proc/net/tcp`",
-        f"one of the {HCCL_PORTS} from {HCCL_PORT} on is in use, or of those that `HCCL_IF_BASE_PORT` or "
-        "`HCCL_HOST_SOCKET_PORT_RANGE` name",
-        "CANN 8.5.0",
-    ),
-    About(
-        "network",
-        ("reserved ports",),
-        "`ip_local_port_range`, `ip_local_reserved_ports`",
-        "never; a warning if the system may give HCCL's ports to any connection",
-        "CANN 8.5.0, HCCL_IF_BASE_PORT",
-    ),
-    About(
-        "network",
-        ("device network", "TLS of devices", "addresses of devices", "links of devices"),
-        "`hccn_tool -i N -ip -g`, `-tls -g`, `-link -g`, `/etc/hccn.conf`",
-        "TLS on some devices only, an address twice or another than `/etc/hccn.conf` says, a link that is "
-        "down; TLS on all and no address are warnings",
-        "CANN 8.5.0, EI0014; verl#3947",
-    ),
-    About(
-        "network",
-        (
-            "HCCL_WHITELIST_DISABLE",
-            "links in a server",
-            "HCCL_IF_IP",
-        ),
-        "the variables",
-        "a whitelist without a file, a pair of `HCCL_INTRA_PCIE_ENABLE` and `HCCL_INTRA_ROCE_ENABLE` that "
-        "HCCL does not take, an address of another node",
-        "CANN 8.5.0 and 9.0.0",
-    ),
-    About(
-        "network",
-        ("engine groups",),
-        "sizes of the recipe",
-        "devices / (tensor x data parallel) is no whole number",
-        "002",
-    ),
-    About(
-        "network",
-        "interface, or by the variable: HCCL_SOCKET_IFNAME, GLOO_SOCKET_IFNAME, ...",
-        "`ip -j addr`",
-        "there is no such interface, it is down, or it has no address that another node could reach",
-        "002, 003",
-    ),
-    About(
-        "network",
-        ("MASTER_ADDR",),
-        "the variable",
-        "it is this machine's own loopback, with more than one node",
-        "002, 003",
-    ),
-)
 
 
 def check_network(case: Case) -> Iterator[Finding]:

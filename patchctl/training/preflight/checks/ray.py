@@ -18,7 +18,7 @@ from patchctl.findings import Finding, looked_at
 from patchctl.language import joined, message
 from patchctl.terminal.progress import size_text
 from patchctl.training.preflight import machine as m
-from patchctl.training.preflight.case import About, Case
+from patchctl.training.preflight.case import Case
 from patchctl.training.preflight.sizes import ACTOR, MEGATRON, ROLLOUT, BadSizes, generated_prompts, has_reference
 
 INT64, FLOAT32 = 8, 4
@@ -155,32 +155,6 @@ _FOLDER = "/tmp/ray"
 NOSET = "RAY_EXPERIMENTAL_NOSET_ASCEND_RT_VISIBLE_DEVICES"
 PROXIES = ("http_proxy", "https_proxy", "all_proxy")
 GRPC_PROXY = "RAY_grpc_enable_http_proxy"
-
-
-ABOUT = (
-    About(
-        "host",
-        ("Ray's object store",),
-        "`df`, `/proc/meminfo`, Ray's own arithmetic",
-        "never; a warning where less fits than comes at once",
-        "Ray 2.48",
-    ),
-    About("host", ("disk of Ray",), "`df` of `/tmp/ray`", f"over {float(_FULL):.0%} full", "InternLM/lmdeploy#3457"),
-    About(
-        "network",
-        ("proxy",),
-        "`http_proxy`, `https_proxy`, `all_proxy`, `no_proxy`",
-        "Ray is told to use it (`RAY_grpc_enable_http_proxy`) and it knows no node; else a warning",
-        "ray#14350, #23526, #37757",
-    ),
-    About(
-        "environment",
-        ("RAY_EXPERIMENTAL_NOSET_ASCEND_RT_VISIBLE_DEVICES",),
-        "the variable",
-        "never; a warning",
-        "verl-omni#227",
-    ),
-)
 
 
 def check_ray(case: Case) -> Iterator[Finding]:

@@ -18,7 +18,7 @@ from patchctl.requirements.lockfile import this_platform
 from patchctl.terminal.progress import size_text
 from patchctl.training.preflight import machine as m
 from patchctl.training.preflight.caches import Cache, caches_of
-from patchctl.training.preflight.case import About, Case
+from patchctl.training.preflight.case import Case
 from patchctl.training.preflight.sizes import ROLLOUT
 
 _DAY = 86400
@@ -28,48 +28,6 @@ _MODULE = "vllm_ascend_C"
 _BUILD = message(
     "an image of vllm-ascend as the base (docs/images.md, --in-place), or patchctl install --build-native with CANN"
     " (COMPILE_CUSTOM_KERNELS=1, vllm-ascend#733)"
-)
-
-
-ABOUT = (
-    About(
-        "software",
-        "what the profile names under `runtime`",
-        "the files of driver and CANN, `--python`",
-        "another version than the profile's; for the driver a warning, since 002 allows others",
-        "002, 003",
-    ),
-    About(
-        "software",
-        "every other package, by its name",
-        "the same files, against the [lock](requirements.md) of the profile",
-        "it is missing or outside the limits of verl, vllm, vllm-ascend or the recipe; upstream's triton "
-        "beside triton-ascend. For Megatron-LM, MindSpeed or development lists a warning; another version "
-        "within the limits is a note",
-        "002",
-    ),
-    About(
-        "software",
-        ("compiled operators",),
-        "the folder in which `--python` finds `vllm_ascend`",
-        "no `vllm_ascend_C*.so` there, and sleep mode is on (`free_cache_engine`); else a warning",
-        "vllm-ascend#556, #1114, #3998",
-    ),
-    About(
-        "software",
-        ("C++ compiler",),
-        "`CXX` or `c++`, asked of `--python`, with Megatron as the trainer",
-        "never; a warning if there is none: MindSpeed compiles operators at their first use",
-        "MindSpeed, op_builder/builder.py",
-    ),
-    About("software", ("architecture",), "`arch=` of CANN's file, `uname -m`", "they differ"),
-    About(
-        "software",
-        ("compile caches",),
-        "folders that hold compiled code",
-        "never; a file that is older than CANN is a warning",
-        "002",
-    ),
 )
 
 

@@ -12,7 +12,7 @@ from patchctl.language import Translatable, joined, message
 from patchctl.terminal.progress import size_text
 from patchctl.training.models import Model
 from patchctl.training.preflight import machine as m
-from patchctl.training.preflight.case import About, Case
+from patchctl.training.preflight.case import Case
 from patchctl.training.preflight.memory import BF16, bytes_of_checkpoint, trains_adapters
 from patchctl.training.recipes.totals import totals_of
 
@@ -23,37 +23,6 @@ _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 _WHOLE = 0.98
 _KINDS = {"file": message("file"), "folder": message("folder")}
 _MOST_VALIDATION = 2  # a third of all answers is much for a curve
-
-
-ABOUT = (
-    About(
-        "storage",
-        "paths of the recipe",
-        "the disk",
-        "a given path does not exist (jemalloc's library included)",
-        "001, 003",
-    ),
-    About(
-        "storage",
-        (
-            "weights",
-            "room for weights",
-        ),
-        "size of the folder, `df`",
-        "they are incomplete, or the rest does not fit",
-        "002, 004",
-    ),
-    About(
-        "storage",
-        ("room for checkpoints",),
-        "`df`",
-        "those that are kept do not fit, or all that are written; no limit is a warning",
-        "003",
-    ),
-    About(
-        "storage", ("validation answers",), "the recipe", "more than half as many answers validate as train: a warning"
-    ),
-)
 
 
 def check_storage(case: Case) -> Iterator[Finding]:

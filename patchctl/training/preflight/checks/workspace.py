@@ -11,18 +11,8 @@ from patchctl.language import Translatable, joined, message
 from patchctl.manifest.types import profile_options
 from patchctl.terminal.text import abridged, patch_count
 from patchctl.training.preflight import machine as m
-from patchctl.training.preflight.case import About, Case
+from patchctl.training.preflight.case import Case
 from patchctl.workspace.status import DIFFERS
-
-ABOUT = (
-    About(
-        "workspace",
-        "workspace, each tree",
-        "as `patchctl status`",
-        "another profile, a difference to the lock, edits, features that the recipe needs left out",
-    ),
-    About("workspace", ("imports",), "`--python`", "it imports another copy than the trees, or none"),
-)
 
 
 def check_workspace(case: Case) -> Iterator[Finding]:
