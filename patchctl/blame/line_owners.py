@@ -8,6 +8,7 @@ patch is a commit, and `git blame` answers.
 from __future__ import annotations
 
 import difflib
+import os
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -20,7 +21,6 @@ from patchctl.git.catfile import ObjectReader
 from patchctl.git.run import GitFailed
 from patchctl.git.worktree import WorkTree
 from patchctl.patch.hunks import split_lines
-from patchctl.patch.names import path_text
 from patchctl.patch.parse import FileChange, Hunk
 from patchctl.source.upstream_releases import RevisionTree
 from patchctl.stack.patches import StackPatch
@@ -169,7 +169,7 @@ def _tree(tree: Tree, state: TreeState) -> EditedTree:
 
 
 def _file(tree: Tree, state: TreeState, tip: RevisionTree, path: bytes) -> EditedFile:
-    name = path_text(path)
+    name = os.fsdecode(path)
     place = tree.folder / path.decode("utf-8", "surrogateescape")
     if not place.is_file():
         return EditedFile(name, "deleted")

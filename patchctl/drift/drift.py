@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
@@ -44,7 +45,6 @@ from patchctl.manifest.lock import LockedForm, read_lock
 from patchctl.manifest.typeinfo import BadRecord, parse
 from patchctl.manifest.types import Stack, Upstream
 from patchctl.patch.hunks import apply_change
-from patchctl.patch.names import path_text
 from patchctl.patch.parse import FileChange
 from patchctl.source.types import SourceOptions
 from patchctl.source.upstream_releases import (
@@ -60,7 +60,7 @@ from patchctl.terminal.progress import Progress
 
 _Row = TypeVar("_Row", PatchDrift, CallerDrift)
 # Raise it when the same files give another verdict.
-ENGINE = 3
+ENGINE = 4
 _WORST = (EXACT, MOVED, THREE_WAY, UPSTREAM, UNKNOWN, GONE, CONFLICT)
 
 
@@ -278,7 +278,7 @@ class Drifting:
         moved: dict[bytes, bytes | None],
         modes: dict[bytes, int],
     ) -> tuple[FileDrift, bytes | None]:
-        name = path_text(step.path)
+        name = os.fsdecode(step.path)
         if not step.held:
             return FileDrift(name, UNKNOWN), None
         if (
@@ -300,7 +300,7 @@ class Drifting:
         state = outcome.state
         if target is not None and state == EXACT:  # where upstream moves a file and the patch deletes it, git asks
             state = CONFLICT if step.after is None else MOVED
-        return FileDrift(name, state, path_text(target) if target else None, outcome.hunks), outcome.content
+        return FileDrift(name, state, os.fsdecode(target) if target else None, outcome.hunks), outcome.content
 
 
 def _with_mode(outcome: FileOutcome, change: FileChange, step: _Step, mode: int, here: bytes) -> FileOutcome:

@@ -6,6 +6,7 @@ Contents come in as bytes; git merges what does not stand where the patch says.
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -14,7 +15,6 @@ from patchctl.drift.types import CONFLICT, EXACT, FITS, GONE, LOST, MOVED, THREE
 from patchctl.git.catfile import ObjectReader
 from patchctl.git.history import commits_touching, merge_file
 from patchctl.patch.hunks import hunk_position, split_lines
-from patchctl.patch.names import path_text
 from patchctl.patch.parse import FileChange, Hunk
 from patchctl.source.upstream_releases import RevisionTree, UpstreamRelease
 from patchctl.stack.patches import StackPatch
@@ -196,7 +196,7 @@ def with_commits(
     if not (before.history and release.history and before.repo == release.repo):
         return list(found)
     hunks = {
-        (p.feature, path_text(c.path), h.line): (c.path, h) for p in patches for c in p.patch.changes for h in c.hunks
+        (p.feature, os.fsdecode(c.path), h.line): (c.path, h) for p in patches for c in p.patch.changes for h in c.hunks
     }
     lost = [hunks[p.feature, f.path, h.line][0] for p in found for f in p.files for h in f.hunks if h.state == LOST]
     if not lost:

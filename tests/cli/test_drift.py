@@ -180,6 +180,23 @@ def test_lost_names_the_commit_and_what_builds_on_it_is_lost_too(made: Made) -> 
     assert walked == [None, commit, commit]
 
 
+def test_a_path_is_one_that_can_be_opened(tmp_path: Path) -> None:
+    path = "greeter/größe.py"
+    polite = replace(CALLING.patches[1], edits={**CALLING.patches[1].edits, path: "SIZE = 2\n"})
+    patches = (CALLING.patches[0], polite, *CALLING.patches[2:])
+    made = make_distribution(
+        tmp_path, (replace(CALLING, files={**CALLING.files, path: "SIZE = 1\n"}, patches=patches), CLOCK)
+    )
+    commit = release(made, "v2", {path: "SIZE = 3\n"})
+    (file,) = [f for f in only(made, "v2", 20)["polite"]["files"] if f["hunks"] and f["hunks"][0]["state"] == "lost"]
+    assert (file["path"], file["hunks"][0]["commit"]) == (path, commit)
+    assert f"{path}: conflict" in made.patchctl("drift", "greeter", "--against", "v2", "-v").stdout
+    ws = tmp_path / "ws"
+    made.good("apply", "--profile", "full", "-w", str(ws))
+    (ws / "greeter" / path).write_text("SIZE = 4\n")
+    assert [f["path"] for t in drift(made, "-w", str(ws), code=1)["trees"] for f in t["files"]] == [path]
+
+
 def test_what_upstream_took_is_known_when_it_was_written_anew(made: Made) -> None:
     fixed = HELLO.replace("Helo", "Hello")
     release(made, "v2", {"greeter/hello.py": fixed})
