@@ -160,7 +160,7 @@ def _packages(case: Case) -> str | None:
     """Return the versions of the packages that the profile names."""
     known = m.packages(case.machine.text(m.PACKAGES) or "")
     wanted = [r.distribution or n for n, r in case.requirements.items() if r.kind == "python" and n in case.wanted]
-    return ", ".join(f"{n} {known.get(n.lower().replace('_', '-'), 'none')}" for n in sorted(wanted)) if known else None
+    return ", ".join(f"{n} {known.get(m.same_name(n), 'none')}" for n in sorted(wanted)) if known else None
 
 
 def _tls(case: Case) -> str | None:

@@ -79,6 +79,8 @@ def mean_length(run: RecipeRun) -> int | None:
 
 
 def _steps(facts: Facts, batch: int | None) -> int | None:
+    if facts.on("trainer.val_only") and facts.on("trainer.val_before_train"):
+        return 0  # the trainer ends after the validation before the first step
     said = _number(facts, "trainer.total_training_steps")
     rows, epochs = _number(facts, TRAIN_ROWS), _number(facts, "trainer.total_epochs")
     if rows is None or not batch or epochs is None:

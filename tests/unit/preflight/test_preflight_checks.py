@@ -128,7 +128,7 @@ def test_one_device_of_a_smaller_machine(look: Look) -> None:
         ("ray", {"pip_list": pip_list(ray="2.49.0")}, "2.49.0; >=2.47.1,<=2.48.0 is wanted"),
         ("tensordict", {"pip_list": pip_list(tensordict=None)}, "0.11.0 is wanted; not among the packages"),
         ("python", {"python": "Python 3.10.0\n"}, "3.10.0; 3.11.* is wanted"),
-        ("cann", {"cann": "nothing of the kind\n"}, "8.5.0 is wanted"),
+        ("cann", {"cann": "nothing of the kind\n"}, "8.5.0 is wanted; its file names no version"),
         ("torch", {"pip_list": "no json"}, "the list of packages cannot be read"),
     ],
 )

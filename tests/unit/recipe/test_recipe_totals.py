@@ -46,6 +46,11 @@ def test_the_first_run_as_it_is() -> None:
     assert (found.validations, found.validated) == (13, 6_500)
 
 
+def test_a_run_that_only_validates_takes_no_step() -> None:
+    found = totals("qwen2.5-1.5b/grpo", trainer__val_only="True", trainer__val_before_train="True")
+    assert (found.steps, found.trained, found.written, found.validations) == (0, 0, 0, 1)
+
+
 def test_filtered_groups_take_several_batches_a_step() -> None:
     found = totals("qwen3-32b/dapo", {"train_rows": "1791700"}, trainer__total_epochs="10")
     assert found.at_most and found.steps == 139_970

@@ -22,6 +22,7 @@ from patchctl.training.preflight.case import Case
 from patchctl.training.preflight.sizes import ROLLOUT
 
 _DAY = 86400
+_ARCHITECTURE = re.compile(r"(?m)^\s*arch\s*=\s*(\S+)")
 _SHOWN = 8
 INFO_FILE = "ascend_toolkit_install.info"
 _MODULE = "vllm_ascend_C"
@@ -100,8 +101,9 @@ def _version(case: Case, name: str) -> tuple[str | None, str, str]:
     if name not in _READERS:
         return None, message("how to look for it is not known"), m.PACKAGES
     probe, read = _READERS[name]
-    version = case.driver if name == "driver" else read(case.machine.text(probe) or "")
-    return version, case.machine.why_not(probe), probe
+    text = case.machine.text(probe)
+    version = case.driver if name == "driver" else read(text or "")
+    return version, case.machine.why_not(probe) if text is None else message("its file names no version"), probe
 
 
 def _packages(case: Case) -> Iterator[Finding]:
@@ -144,7 +146,7 @@ def _cure(one: PackageDifference, wanted: RequiredPackages) -> str:
 
 def _platform(case: Case) -> Platform:
     """That of the machine's CANN, which a recording has; else this one's. Locks differ in builds, not in versions."""
-    arch = re.search(r"(?m)^arch=(\S+)", case.machine.text(m.CANN) or "")
+    arch = _ARCHITECTURE.search(case.machine.text(m.CANN) or "")
     try:
         return this_platform(arch[1] if arch else None)
     except WrongUse:
@@ -263,7 +265,7 @@ def _compiler(case: Case) -> Iterator[Finding]:
 
 def _architecture(case: Case) -> Iterator[Finding]:
     text, kernel = case.machine.text(m.CANN), case.machine.text(m.KERNEL)
-    found = re.search(r"(?m)^\s*arch\s*=\s*(\S+)", text or "")
+    found = _ARCHITECTURE.search(text or "")
     if found is None:
         return  # CANN itself is told elsewhere
     name, words = "architecture", (kernel or "").split()
