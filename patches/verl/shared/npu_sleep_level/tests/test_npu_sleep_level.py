@@ -36,6 +36,8 @@ FITS = [
 ]
 ON = [*FITS, f"{KEY}=2"]
 MTP = [f"{MODEL}.mtp.enable=True", f"{MODEL}.mtp.enable_rollout=True"]
+GIVEN = f"{ROLLOUT}.engine_kwargs.vllm"
+NGRAM = [f"+{GIVEN}.speculative_config.method=ngram", f"+{GIVEN}.speculative_config.num_speculative_tokens=3"]
 REFUSED = {
     "is neither 1 nor 2": [*FITS, f"{KEY}=0"],
     "=True is neither 1 nor 2": [*FITS, f"{KEY}=True"],
@@ -50,6 +52,9 @@ REFUSED = {
     ],
     "a drafter has weights of its own": [*ON, *MTP],
     "set actor_rollout_ref.rollout.quantization=null": [*ON, f"{ROLLOUT}.quantization=fp8"],
+    f"remove {GIVEN}.quantization": [*ON, f"+{GIVEN}.quantization=ascend"],
+    f"remove {GIVEN}.speculative_config": [*ON, f"+{GIVEN}.speculative_config.method=eagle3"],
+    f"brings; remove {GIVEN}.speculative_config": [*ON, f'+{GIVEN}.speculative_config=\'{{"model": "a/drafter"}}\''],
 }
 
 
@@ -77,7 +82,7 @@ def test_left_alone_it_sleeps_as_upstream_does(upstream: Upstream, tiny_models: 
 
 @pytest.mark.misuse
 def test_what_no_update_brings_back_is_refused_before_ray_starts(upstream: Upstream) -> None:
-    cases = [FITS, ON, [*FITS, f"{KEY}=1", f"{ROLLOUT}.name=sglang"], *REFUSED.values()]
+    cases = [FITS, [*ON, *NGRAM], [*FITS, f"{KEY}=1", f"{ROLLOUT}.name=sglang"], *REFUSED.values()]
     said = upstream.run(
         "probe_npu_sleep_refusals.py", *map(json.dumps, cases), need=["verl"], standins=["torchvision"], timeout=300
     )

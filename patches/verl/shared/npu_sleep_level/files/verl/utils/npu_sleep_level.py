@@ -13,7 +13,10 @@
 # limitations under the License.
 """Settings that rollout.npu_sleep_level=2 cannot work with: read on the driver, before Ray starts."""
 
+import json
+
 ROLLOUT, MODEL = "actor_rollout_ref.rollout", "actor_rollout_ref.model"
+WITHOUT_WEIGHTS = ("ngram", "ngram_gpu", "suffix", "custom_class")  # what of vLLM drafts without a model
 
 
 def check_npu_sleep_level(config) -> None:
@@ -40,6 +43,14 @@ def check_npu_sleep_level(config) -> None:
         _refuse("a drafter has weights of its own, which no update brings; leave the level at 1")
     if rollout.get("quantization", None):
         _refuse(f"scales of quantised weights are not updated; set {ROLLOUT}.quantization=null")
+    given = (rollout.get("engine_kwargs", None) or {}).get("vllm", None) or {}  # which vLLM is given as it stands
+    if given.get("quantization", None):
+        _refuse(f"scales of quantised weights are not updated; remove {ROLLOUT}.engine_kwargs.vllm.quantization")
+    drafter = given.get("speculative_config", None) or {}
+    drafter = json.loads(drafter) if isinstance(drafter, str) else drafter
+    if drafter and (drafter.get("method", None) or drafter.get("model", None)) not in WITHOUT_WEIGHTS:
+        key = f"{ROLLOUT}.engine_kwargs.vllm.speculative_config"
+        _refuse(f"a drafter has weights of its own, which no update brings; remove {key}")
 
 
 def _refuse(why: str) -> None:

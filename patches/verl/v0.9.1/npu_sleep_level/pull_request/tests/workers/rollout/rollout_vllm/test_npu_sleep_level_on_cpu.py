@@ -50,6 +50,8 @@ def test_default_is_level_1():
         (f"{ROLLOUT}.free_cache_engine=False", "free_cache_engine=True"),
         (f"{MODEL}.lora_rank=8", "lora.merge=True"),
         (f"{ROLLOUT}.quantization=fp8", "quantization=null"),
+        (f"+{ROLLOUT}.engine_kwargs.vllm.quantization=ascend", "remove"),
+        (f"+{ROLLOUT}.engine_kwargs.vllm.speculative_config.method=eagle3", "remove"),
     ],
 )
 def test_level_2_is_refused_where_an_update_does_not_bring_everything(override, message):
