@@ -180,6 +180,7 @@ def _between(dist: Distribution, request: RebaseRequest, new: Stack, options: So
     prefix = release_prefix(old, upstream)
     revisions = Revisions(old.upstream, upstream, prefix, options)
     found: Sequence[tuple[str, str]] = []
+    hint = f"`--mirror {old.upstream}=URL` names a git repository that has them, which may be a local clone"
     if request.through == "all":
         after, before = (version_of(s.pin.tag or s.name, prefix) for s in (old, new))
         if after is None or before is None:
@@ -188,15 +189,14 @@ def _between(dist: Distribution, request: RebaseRequest, new: Stack, options: So
             )
         known = revisions.releases()
         if not known:
-            hint = f"`--mirror {old.upstream}=URL` names another place, which may be the path of a local clone"
             raise SourceUnavailable(f"{old.upstream}: no place tells its releases", revisions.tried, hint=hint)
         found = [named for version, named in known.items() if after < version < before]
     else:
-        for name in request.through.split(","):
-            revision = revisions.find(name.strip())
+        for name in filter(None, map(str.strip, request.through.split(","))):
+            revision = revisions.find(name)
             if revision is None:
-                raise SourceUnavailable(f"{old.upstream}: no place knows {name.strip()}", revisions.tried)
-            found = [*found, (revision.tag or name.strip(), revision.commit)]
+                raise SourceUnavailable(f"{old.upstream}: no place knows {name}", revisions.tried, hint=hint)
+            found = [*found, (revision.tag or name, revision.commit)]
     return [replace(new, name=name, pin=Pin(commit, None, name)) for name, commit in found]
 
 
