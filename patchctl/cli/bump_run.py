@@ -54,10 +54,9 @@ from patchctl.report.bump import (
     BumpStop,
     aborted_text,
     bump_text,
-    imports_text,
     moves_text,
     report_markdown,
-    unmade_text,
+    stopped_text,
 )
 from patchctl.report.stacks import rebase_stopped
 from patchctl.requirements.relock import relock
@@ -201,7 +200,7 @@ class _Bump:
         if not state.told and (missing := self._unprovided(old, new)):
             self._note(told=True, imports=missing)
             asks = self._asks(old, new.values())
-            self._emit(self._output("stopped", imports=missing, requirements=asks), imports_text)
+            self._emit(self._output("stopped", imports=missing, requirements=asks), stopped_text)
             return SOMEBODY_HAS_TO_WORK
         if state.new not in dist.releases:
             self._write_release(old, new)
@@ -219,7 +218,7 @@ class _Bump:
             data = self._output(
                 "stopped", patches=self._classes(old, new), open=state.open, requirements=asks, unmade=unmade
             )
-            self._emit(data, unmade_text)
+            self._emit(data, stopped_text)
             return SOMEBODY_HAS_TO_WORK
         red = self._prove(new.values()) if state.prove else []
         more = {"imports": state.imports, "requirements": asks, "unmade": unmade, "by_hand": by_hand}

@@ -110,7 +110,7 @@ def drift_command(
     from patchctl.drift.saved import Earlier, check_place, plan_of, save_plan
     from patchctl.findings import Report, Shown
     from patchctl.prove.proof_trees import check_provable
-    from patchctl.report.drift import drift_findings, drift_output, drift_text, exit_code, not_looked_at
+    from patchctl.report.drift import DriftOutput, drift_findings, drift_text, exit_code, not_looked_at
 
     if workspace is not None:
         if stacks or against or matrix or prove or baseline is not None or plan is not None:
@@ -135,10 +135,11 @@ def drift_command(
     news = None if earlier is None else earlier.news(found)
     shown = Shown(Report(drift_findings(found, news), not_looked_at(found)), "drift", dist.root)
     text = partial(drift_text, found, news, verbose=verbose)
-    print_findings(app, output, shown, drift_output(found, news), text)
+    data = DriftOutput(found, (), exit_code(found), *((news.broke, news.appeared) if news else ()))
+    print_findings(app, output, shown, data, text)
     if any(one.unavailable for one in found) and not skip_unavailable:
         return SourceUnavailable.code
-    return exit_code(found) if news is None else FINDINGS if news.broke else DONE
+    return data.verdict if news is None else FINDINGS if news.broke else DONE
 
 
 def _meant(dist: Distribution, name: str, *, one: bool) -> list[Stack]:
@@ -164,12 +165,13 @@ def _with_proofs(app: App, drift: StackDrift, options: SourceOptions, *, quiet: 
 def _edits_of(app: App, workspace: Path, output: str) -> int:
     from patchctl.blame.line_owners import drift_of_workspace
     from patchctl.findings import Report, Shown
-    from patchctl.report.drift import edited_findings, edited_output, edited_text
+    from patchctl.report.drift import DriftOutput, edited_findings, edited_text
 
     trees = drift_of_workspace(workspace)
     shown = Shown(Report(edited_findings(trees)), "drift", workspace)
-    print_findings(app, output, shown, edited_output(trees), lambda style: edited_text(trees, style))
-    return FINDINGS if any(tree.files or tree.problem for tree in trees) else DONE
+    data = DriftOutput((), trees, FINDINGS if any(tree.files or tree.problem for tree in trees) else DONE)
+    print_findings(app, output, shown, data, lambda style: edited_text(trees, style))
+    return data.verdict
 
 
 @click.command("rebase")

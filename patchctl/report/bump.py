@@ -159,18 +159,17 @@ def bump_text(found: BumpOutput, style: Style) -> Iterator[str]:
     yield f"report {found.report}"
 
 
-def imports_text(found: BumpOutput, style: Style) -> Iterator[str]:
-    """Yield the modules that nothing provides, and the way on."""
-    yield style.bad("stopped: imports that nothing provides")
-    yield from (f"  {one_line(line)}" for line in found.imports)
-    yield "next: add a requirement or a patch that provides them, or nothing if they are not needed; `patchctl bump --continue`"
-
-
-def unmade_text(found: BumpOutput, style: Style) -> Iterator[str]:
-    """Yield the files that could not be made, with commands, and the way on."""
-    yield style.bad("stopped: files that could not be made here")
-    yield from (f"  {one_line(line)}" for line in found.unmade)
-    yield "next: run these commands, or name the Python that can; `patchctl bump --continue`"
+def stopped_text(found: BumpOutput, style: Style) -> Iterator[str]:
+    """Yield the files that could not be made, with commands, else the modules that nothing provides; and the way on."""
+    what, todo = (
+        "imports that nothing provides",
+        "add a requirement or a patch that provides them, or nothing if they are not needed",
+    )
+    if found.unmade:
+        what, todo = "files that could not be made here", "run these commands, or name the Python that can"
+    yield style.bad(f"stopped: {what}")
+    yield from (f"  {one_line(line)}" for line in found.unmade or found.imports)
+    yield f"next: {todo}; `patchctl bump --continue`"
 
 
 def report_markdown(found: BumpOutput, range_diffs: Mapping[str, str]) -> str:

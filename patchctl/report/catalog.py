@@ -5,9 +5,10 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import TYPE_CHECKING, Annotated, Any
 
-from patchctl.catalog.features import FileRow, PatchDetail, PatchRow, ProfileRow, ReleaseRow, RequirementRow, StackRow
+from patchctl.catalog.features import PatchDetail, PatchRow, ProfileRow, ReleaseRow, RequirementRow, StackRow
 from patchctl.catalog.overview import Overview
 from patchctl.doc import Doc, Spread
 from patchctl.terminal.text import patch_count, summarised, visible, visible_line
@@ -95,12 +96,13 @@ def _stacks(rows: Sequence[StackRow], style: Style) -> Iterator[str]:
         parent = f"extends {row.extends}" if row.extends else ""
         users = ", ".join(row.profiles) or "no profile"
         table.append((row.upstream, row.stack, row.commit[:12], form, patch_count(row.patches), parent, users))
-    yield from _table(table)
+    yield from columns_of(table)
 
 
 def _patches(rows: Sequence[PatchRow], style: Style) -> Iterator[str]:
-    for stack, found in _grouped(rows).items():
+    for stack, of_stack in groupby(rows, key=lambda row: f"{row.upstream} {row.stack}"):
         yield stack
+        found = list(of_stack)
         table = [
             (
                 f"{r.number:04d}",
@@ -112,17 +114,10 @@ def _patches(rows: Sequence[PatchRow], style: Style) -> Iterator[str]:
             )
             for r in found
         ]
-        yield from (f"    {line}" for line in _table(table))
+        yield from (f"    {line}" for line in columns_of(table))
         for row in found:
             if not row.profiles:
                 yield f"    {style.note('in no profile')}: {row.feature}"
-
-
-def _grouped(rows: Sequence[PatchRow]) -> dict[str, list[PatchRow]]:
-    found: dict[str, list[PatchRow]] = {}
-    for row in rows:
-        found.setdefault(f"{row.upstream} {row.stack}", []).append(row)
-    return found
 
 
 def _requirements(rows: Sequence[RequirementRow], style: Style) -> Iterator[str]:
@@ -134,7 +129,7 @@ def _requirements(rows: Sequence[RequirementRow], style: Style) -> Iterator[str]
             for v in versions
         )
         table.append((row.name, row.kind, by_profile or "wanted by no profile", visible_line(row.summary)))
-    yield from _table(table)
+    yield from columns_of(table)
 
 
 _SECTIONS: Mapping[str, Callable[[Any, Style], Iterator[str]]] = {
@@ -146,7 +141,7 @@ _SECTIONS: Mapping[str, Callable[[Any, Style], Iterator[str]]] = {
 }
 
 
-def _table(rows: Sequence[Sequence[str]]) -> Iterator[str]:
+def columns_of(rows: Sequence[Sequence[str]]) -> Iterator[str]:
     """Yield columns at their minimum width; the last is not padded, empty ones are omitted."""
     widths = [max(len(row[n]) for row in rows) for n in range(len(rows[0]))] if rows else []
     for row in rows:
@@ -181,12 +176,10 @@ def _detail(detail: PatchDetail, style: Style) -> Iterator[str]:
     if detail.row is None:
         yield f"  stack            {style.note('none lists this file')}"
     gain = detail.row.gain if detail.row else None
-    facts = [
-        *(
-            [("brings", f"{gain.what} ({', '.join(gain.kind)})" + (f", {gain.page}" if gain.page else ""))]
-            if gain
-            else []
-        ),
+    facts: list[tuple[str, str | None]] = []
+    if gain:
+        facts = [("brings", f"{gain.what} ({', '.join(gain.kind)})" + (f", {gain.page}" if gain.page else ""))]
+    facts += [
         ("profiles", ", ".join(detail.profiles)),
         ("switch", detail.switch),
         ("upstream status", detail.upstream_status),
@@ -204,13 +197,11 @@ def _detail(detail: PatchDetail, style: Style) -> Iterator[str]:
             yield f"  {title}"
             yield from _paragraphs(text)
     yield "  files"
-    table = [_file(row) for row in detail.files]
-    yield from (f"    {line}" for line in _table(table))
-
-
-def _file(row: FileRow) -> tuple[str, ...]:
-    counts = ("binary", "") if row.added is None else (f"+{row.added}", f"-{row.removed}")
-    return (*counts, visible_line(row.path), "" if row.change == "modify" else row.change)
+    table = []
+    for row in detail.files:
+        counts = ("binary", "") if row.added is None else (f"+{row.added}", f"-{row.removed}")
+        table.append((*counts, visible_line(row.path), "" if row.change == "modify" else row.change))
+    yield from (f"    {line}" for line in columns_of(table))
 
 
 def _paragraphs(text: str) -> Iterator[str]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from patchctl.cluster.facts import NodeFacts
 from patchctl.doc import Doc
+from patchctl.report.catalog import columns_of
 from patchctl.terminal.text import counted, one_line, visible_line
 
 if TYPE_CHECKING:
@@ -82,8 +83,8 @@ def _node(compared: Compared, node: ClusterNode) -> NodeOutput:
     answer, named = compared.answers[node], (node.title, node.address, node.id, compared.state(node))
     if not isinstance(answer, NodeFacts):
         return NodeOutput(*named, answer.what, None)
-    known = ({n: v for n, v in given.items() if v is not None} for given in (answer.packages, answer.environment))
-    packages, environment = known
+    packages = {n: v for n, v in answer.packages.items() if v is not None}
+    environment = {n: v for n, v in answer.environment.items() if v is not None}
     return NodeOutput(*named, None, replace(answer, packages={**packages}, environment={**environment}))
 
 
@@ -91,11 +92,9 @@ def compared_text(compared: Compared, address: str, style: Style) -> Iterator[st
     """Yield a table of nodes, with identical ones combined; then the differences with their nodes, and what to do."""
     names = sorted({t.upstream for a in compared.answers.values() if isinstance(a, NodeFacts) for t in a.trees})
     rows = [["node", "state", "profile", *names], *_rows(compared, names)]
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     total = len(compared.answers)
     yield f"cluster {visible_line(address)}, {counted(total, 'node')}"
-    for row in rows:
-        text = "  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip()
+    for row, text in zip(rows, columns_of(rows), strict=True):
         yield text if row[1] in ("state", "ok") else style.bad(text)
     yield from _differences(compared, style)
     good = sum(compared.state(node) == "ok" for node in compared.answers)
@@ -113,7 +112,7 @@ def _rows(compared: Compared, names: list[str]) -> Iterator[list[str]]:
             errors.setdefault(title, []).append(number)
     groups: dict[tuple[object, ...], list[list[str]]] = {}
     for node in compared.answers:
-        row = _row(compared, node, compared.state(node), names)
+        row = _row(compared, node, names)
         groups.setdefault((tuple(errors.get(node.title, ())), *row[1:]), []).append(row)
     for rows in groups.values():
         if len(rows) <= _SHOWN:
@@ -122,8 +121,8 @@ def _rows(compared: Compared, names: list[str]) -> Iterator[list[str]]:
             yield [f"{rows[0][0]} and {len(rows) - 1} more", *rows[0][1:]]
 
 
-def _row(compared: Compared, node: ClusterNode, state: str, names: list[str]) -> list[str]:
-    answer = compared.answers[node]
+def _row(compared: Compared, node: ClusterNode, names: list[str]) -> list[str]:
+    answer, state = compared.answers[node], compared.state(node)
     if not isinstance(answer, NodeFacts):
         return [visible_line(node.title), _ABSENT[state], "-", *("-" for _ in names)]
     trees = (answer.tree(name) for name in names)
@@ -232,16 +231,12 @@ def deployment_text(out: Deployment, profile: str, style: Style, *, dry_run: boo
     if out.missing:
         yield style.bad(f"{out.missing}; nothing was written on any node")
         return
-    failed = len(out.failed)
-    held = any(r.state == "held-back" for r in out.results.values())
-    if failed:
-        more = "; nothing was written on any node" if held and not _wrote(out) else ""
-        yield style.bad(f"{counted(failed, 'node')} failed{more}")
+    if out.failed:
+        states = {r.state for r in out.results.values()}
+        nothing = "held-back" in states and not states & {"applied", "unchanged", "shared"}
+        more = "; nothing was written on any node" if nothing else ""
+        yield style.bad(f"{counted(len(out.failed), 'node')} failed{more}")
     else:
         releases = {r.facts.release for r in out.results.values() if r.facts is not None and r.facts.release}
         on = f" on release {', '.join(sorted(releases))}" if releases else ""
         yield f"profile {profile}{on} {'would be' if dry_run else 'is'} on {counted(len(out.results), 'node')}"
-
-
-def _wrote(out: Deployment) -> bool:
-    return any(r.state in ("applied", "unchanged", "shared") for r in out.results.values())

@@ -24,7 +24,7 @@ from patchctl.drift.types import (
     UPSTREAM,
     StackDrift,
 )
-from patchctl.errors import DONE, FINDINGS, MOVES_CLEANLY, SOMEBODY_HAS_TO_WORK
+from patchctl.errors import DONE, MOVES_CLEANLY, SOMEBODY_HAS_TO_WORK
 from patchctl.findings import Finding, NotChecked
 from patchctl.terminal.text import abridged, counted, one_line, patch_count, visible_line
 
@@ -74,11 +74,6 @@ class DriftOutput:
     ] = None
 
 
-def drift_output(stacks: Sequence[StackDrift], news: News | None) -> DriftOutput:
-    """Return the output for releases."""
-    return DriftOutput(stacks, (), exit_code(stacks), *((news.broke, news.appeared) if news else ()))
-
-
 def drift_text(stacks: Sequence[StackDrift], news: News | None, style: Style, *, verbose: bool) -> Iterator[str]:
     """Yield totals, a line per stack, those with work first, and what newly broke; then a table for a stack on several releases,
     and with `verbose` each patch of one on a single release."""
@@ -120,10 +115,8 @@ def _in_short(stack: StackDrift, work: Sequence[str], style: Style) -> str:
         return "nothing newer is named there; --against names revisions"
     names = [visible_line(r.release) for r in stack.releases]
     where = names[0] if len(names) == 1 else f"{names[0]} to {names[-1]} ({len(names)} releases)"
-    numbers = Counter(p.state for r in stack.releases for p in r.patches)
-    states = ", ".join(f"{numbers[s]} {s}" for s in _SIGNS if numbers[s]) or "no patch"
     todo = f"; {style.bad('to do')}: {abridged([visible_line(name) for name in work], _NAMED)}" if work else ""
-    return f"on {where}  {states}{todo}"
+    return f"on {where}  {_states([stack]) or 'no patch'}{todo}"
 
 
 def _stack(stack: StackDrift, style: Style, *, verbose: bool) -> Iterator[str]:
@@ -132,7 +125,7 @@ def _stack(stack: StackDrift, style: Style, *, verbose: bool) -> Iterator[str]:
     if len(stack.releases) == 1 and verbose:
         lines = [*_release(stack.releases[0], style)]
     elif len(stack.releases) > 1:
-        lines = [*_table(stack, style)]
+        lines = [*_table(stack)]
     if lines:
         yield ""
         yield style(f"{stack.upstream}/{stack.stack}", bold=True)
@@ -144,10 +137,7 @@ def _stack(stack: StackDrift, style: Style, *, verbose: bool) -> Iterator[str]:
 
 
 def _summary(stacks: Sequence[StackDrift], news: News | None, style: Style) -> str:
-    patches = [p for s in stacks for r in s.releases for p in r.patches]
-    numbers = Counter(p.state for p in patches)
     nothing = "no patch to look at" if any(s.releases for s in stacks) else "nothing looked at"
-    states = ", ".join(f"{numbers[s]} {s}" for s in _SIGNS if numbers[s]) or nothing
     said = {
         DONE: style.good("nothing is stale"),
         MOVES_CLEANLY: style.good("what is stale is proven or settled there"),
@@ -155,7 +145,12 @@ def _summary(stacks: Sequence[StackDrift], news: News | None, style: Style) -> s
     }[exit_code(stacks)]
     new = "" if news is None else f"; {len(news.broke)} newly broken, {counted(len(news.appeared), 'new release')}"
     called = f", {n} of other upstreams stale" if (n := len(_callers(stacks))) else ""
-    return f"{states}{called}: {said}{new}"
+    return f"{_states(stacks) or nothing}{called}: {said}{new}"
+
+
+def _states(stacks: Sequence[StackDrift]) -> str:
+    numbers = Counter(p.state for s in stacks for r in s.releases for p in r.patches)
+    return ", ".join(f"{numbers[s]} {s}" for s in _SIGNS if numbers[s])
 
 
 def _arriving(new: Appeared) -> str:
@@ -221,24 +216,17 @@ def _hunk(hunk: HunkDrift) -> str:
     return f"{hunk.state}{by}" + (f", by {hunk.commit[:12]} {one_line(hunk.subject or '')}" if hunk.commit else "")
 
 
-def _table(stack: StackDrift, style: Style) -> Iterator[str]:
-    features = [p.feature for p in stack.releases[0].patches]
-    callers = list(dict.fromkeys(c.name for r in stack.releases for c in r.callers))
-    width = max(map(len, [*features, *callers]), default=0)
+def _table(stack: StackDrift) -> Iterator[str]:
+    rows = [("", [visible_line(r.release) for r in stack.releases])]
+    for same in zip(*(r.patches for r in stack.releases), strict=True):
+        rows.append((same[0].feature, [_SIGNS[p.state] + ("!" if p.names else "") for p in same]))
+    for name in dict.fromkeys(c.name for r in stack.releases for c in r.callers):
+        rows.append((name, ["!" if any(c.name == name for c in r.callers) else "=" for r in stack.releases]))
+    width = max(len(name) for name, _ in rows)
     columns = [max(2, len(r.release)) for r in stack.releases]
-    head = "  ".join(f"{visible_line(r.release):<{w}}" for r, w in zip(stack.releases, columns, strict=True))
-    yield f"  {'':<{width}}  {head}".rstrip()
-    for number, feature in enumerate(features):
-        cells = [
-            f"{_SIGNS[p.state] + ('!' if p.names else ''):<{w}}"
-            for r, w in zip(stack.releases, columns, strict=True)
-            for p in (r.patches[number],)
-        ]
-        yield f"  {visible_line(feature):<{width}}  {'  '.join(cells)}".rstrip()
-    for name in callers:
-        signs = ("!" if any(c.name == name for c in r.callers) else "=" for r in stack.releases)
-        cells = [f"{sign:<{w}}" for sign, w in zip(signs, columns, strict=True)]
-        yield f"  {visible_line(name):<{width}}  {'  '.join(cells)}".rstrip()
+    for name, cells in rows:
+        shown = "  ".join(f"{cell:<{w}}" for cell, w in zip(cells, columns, strict=True))
+        yield f"  {visible_line(name):<{width}}  {shown}".rstrip()
 
 
 def drift_findings(stacks: Sequence[StackDrift], news: News | None) -> list[Finding]:
@@ -262,8 +250,8 @@ def drift_findings(stacks: Sequence[StackDrift], news: News | None) -> list[Find
 
 def not_looked_at(stacks: Sequence[StackDrift]) -> list[NotChecked]:
     """Return the stacks whose source is unavailable."""
-    rows = ((f"{s.upstream} {s.stack}", s.unavailable) for s in stacks if s.unavailable)
-    return [NotChecked(f"drift of {name}", tried, name) for name, tried in rows]
+    missing = {f"{s.upstream} {s.stack}": s.unavailable for s in stacks if s.unavailable}
+    return [NotChecked(f"drift of {name}", tried, name) for name, tried in missing.items()]
 
 
 def _called(stack: StackDrift, release: ReleaseDrift, caller: CallerDrift, counts: bool) -> Iterator[Finding]:
@@ -297,11 +285,6 @@ def _findings(stack: StackDrift, release: ReleaseDrift, patch: PatchDrift, count
     for one in patch.names:
         message = f"{one.file}:{one.line} calls {one.name}, which {_change(one)}"
         yield row("drift-name", message, bad=not patch.clean)
-
-
-def edited_output(trees: Sequence[EditedTree]) -> DriftOutput:
-    """Return the output for a workspace."""
-    return DriftOutput((), trees, FINDINGS if any(t.files or t.problem for t in trees) else DONE)
 
 
 def edited_text(trees: Sequence[EditedTree], style: Style) -> Iterator[str]:

@@ -22,8 +22,6 @@ from patchctl.stack.locking import LockRow
 from patchctl.terminal.text import visible_line
 
 if TYPE_CHECKING:
-    from patchctl.manifest.types import Profile
-    from patchctl.requirements.interpreter import PackageDifference
     from patchctl.terminal.text import Style
 
 _AREAS = {
@@ -61,8 +59,7 @@ def doctor_output(findings: Sequence[Finding], profile: str | None) -> DoctorOut
 def doctor_text(findings: Sequence[Finding], style: Style) -> Iterator[str]:
     """Yield one line per finding, with what to do below it; finally, whether patchctl can work here."""
     yield from machine_text(findings, _AREAS, _WORDS, style)
-    lacking = joined(f.name for f in findings if f.blocks)
-    if lacking:
+    if lacking := joined(f.name for f in findings if f.blocks):
         yield style.bad(translated(message("lacking: {names}", names=lacking)))
     else:
         yield style.good(translated(message("nothing that patchctl needs is missing")))
@@ -99,17 +96,14 @@ def install_text(found: Installation, options: InstallOptions, style: Style) -> 
     names = " ".join(tree.distribution for tree in found.trees)
     if not options.dry_run:
         yield f"`{shlex.quote(options.python)} -m pip uninstall {names}` takes them away again"
-    if found.packages is not None and found.profile is not None:
-        yield from _packages(found.packages, found.profile, style)
-
-
-def _packages(found: Sequence[PackageDifference], profile: Profile, style: Style) -> Iterator[str]:
-    """Yield how the environment differs from the lock, apart from the trees."""
-    if not found:
-        yield f"packages       {style.good('as in the lock')} of {profile.name}"
+    if found.packages is None or found.profile is None:
         return
-    yield f"packages       {style.note('not as in the lock')} of {profile.name}: {visible_line(summary(found))}"
-    yield f"    `patchctl requirements {profile.options}` prints what pip installs"
+    of = f"of {found.profile.name}"
+    if found.packages:
+        yield f"packages       {style.note('not as in the lock')} {of}: {visible_line(summary(found.packages))}"
+        yield f"    `patchctl requirements {found.profile.options}` prints what pip installs"
+    else:
+        yield f"packages       {style.good('as in the lock')} {of}"
 
 
 _SHOWN = 12

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from patchctl.catalog.features import go_together
-from patchctl.catalog.overview import Overview, OverviewPatch, OverviewStack, ProofRun, RecipeRow
+from patchctl.catalog.overview import Overview, OverviewPatch, OverviewStack, RecipeRow
 from patchctl.report.markup import (
     Markup,
     Row,
@@ -177,13 +177,13 @@ def _left(title: str, reasons: Mapping[str, str]) -> Iterator[Markup]:
         yield tag("ul", *(tag("li", code(feature), ": ", why) for feature, why in reasons.items()))
 
 
-def _tips(stack: OverviewStack) -> Markup | None:
+def _tips(stack: OverviewStack) -> Markup:
     """By form; of several profiles, those that leave nothing out come first."""
     tips = []
     for tip in sorted(stack.locked, key=lambda t: (len(t.without), t.without, t.form)):
         without = f" without {', '.join(tip.without)}" if tip.without else ""
         tips.append(join([tip.form, " ", code(tip.tip_commit[:12]), without]))
-    return join(tips, "; ") if tips else None
+    return join(tips, "; ")
 
 
 def _in_stack(names: Names, number: int) -> Row:
@@ -255,14 +255,11 @@ def _patch(names: Names, number: int) -> Markup:
 
 def _proof(patch: OverviewPatch) -> str:
     """Why there is none, or what the record says."""
-    if patch.unproven is not None:
-        return patch.unproven
-    return _run(patch.run) if patch.run else ""
-
-
-def _run(run: ProofRun) -> str:
-    tests = ", ".join(f"{count} {mark}" for mark, count in run.tests.items())
-    return f"run on {run.date}: tests {tests or 'none'}; {counted(run.mutants, 'mutation')} turned red"
+    if patch.unproven is not None or patch.run is None:
+        return patch.unproven or ""
+    tests = ", ".join(f"{count} {mark}" for mark, count in patch.run.tests.items())
+    mutations = counted(patch.run.mutants, "mutation")
+    return f"run on {patch.run.date}: tests {tests or 'none'}; {mutations} turned red"
 
 
 def _lines(added: int | None, removed: int | None, change: str) -> str:
@@ -331,17 +328,15 @@ def recipes(names: Names) -> Markup:
     if not found:
         return section("recipes", "Recipes", tag("p", "There are no recipes here.", class_="notice"))
     needed = {need: None for recipe in found for need in recipe.needs}
-    rows = [_need(names, need) for need in sorted(needed)]
+    rows = []
+    for need in sorted(needed):
+        cells = (cell("is-exact", "●", "needed") if need in r.needs else "" for r in found)
+        rows.append(Row((names.link(need), *cells), names.named(need)))
     title = "Features that recipes need"
     marks = grid(title, "Feature", ((_title(names, r), r.summary) for r in found), rows) if rows else ""
     heads = ("Recipe", "What", "Nodes × devices", "Limits")
     listed = table("Recipes", heads, (_recipe(names, row) for row in found), "runs fixed")
     return section("recipes", "Recipes", listed, tag("article", marks))
-
-
-def _need(names: Names, need: str) -> Row:
-    cells = [cell("is-exact", "●", "needed") if need in r.needs else "" for r in names.seen.recipes]
-    return Row((names.link(need), *cells), names.named(need))
 
 
 def _recipe(names: Names, row: RecipeRow) -> Row:

@@ -60,13 +60,12 @@ class ProveOutput:
 
 def prove_output(verdicts: Sequence[Verdict], orphans: Sequence[str]) -> ProveOutput:
     """Return the features, with the outcomes of tests that ran now."""
-    return ProveOutput([_proved(verdict) for verdict in verdicts], orphans)
-
-
-def _proved(v: Verdict) -> ProvedFeature:
-    mutants = {name: run.outcomes for name, run in v.mutants.items()}
-    head = (v.upstream, v.stack, v.feature, v.status, v.reasons, v.kept)
-    return ProvedFeature(*head, v.base.outcomes, v.patched.outcomes, mutants)
+    features = []
+    for v in verdicts:
+        mutants = {name: run.outcomes for name, run in v.mutants.items()}
+        head = (v.upstream, v.stack, v.feature, v.status, v.reasons, v.kept)
+        features.append(ProvedFeature(*head, v.base.outcomes, v.patched.outcomes, mutants))
+    return ProveOutput(features, orphans)
 
 
 def verdict_text(verdict: Verdict, style: Style, trees: str | None) -> Iterator[str]:
@@ -74,9 +73,8 @@ def verdict_text(verdict: Verdict, style: Style, trees: str | None) -> Iterator[
 
     `trees` is the folder of --trees; None if the trees are deleted when the run ends.
     """
-    word = {"proven": style.good, "met": style.good, "not proven": style.bad, "not met": style.bad}.get(
-        verdict.status, style.note
-    )(verdict.status)
+    paints = {"proven": style.good, "met": style.good, "not proven": style.bad, "not met": style.bad}
+    word = paints.get(verdict.status, style.note)(verdict.status)
     wanted = ("passed", "on green unpatched") if verdict.dropped else ("failed", "on red unpatched")
     shown = [
         _ratio(verdict.base, "on", *wanted),
@@ -89,17 +87,12 @@ def verdict_text(verdict: Verdict, style: Style, trees: str | None) -> Iterator[
     yield f"{word}: {verdict.upstream}/{verdict.stack} {verdict.feature}: {', '.join(filter(None, shown)) or 'nothing ran'}"
     yield from (f"    {visible_line(reason)}" for reason in verdict.reasons)
     yield from (f"    output: {visible_line(str(one.log))}" for one in verdict.bad if one.log)
-    yield from (f"    again: {visible_line(command)}" for command in _again(verdict, trees))
-
-
-def _again(verdict: Verdict, trees: str | None) -> list[str]:
-    commands = [one.command for one in verdict.bad]
-    if trees is not None or not commands:
-        return commands
-    stack = f"{verdict.upstream}/{verdict.stack}"
-    return [
-        f"patchctl prove {verdict.feature} --stack {stack} --trees {trees_of(stack)}    (keeps the trees for pytest)"
-    ]
+    again = [one.command for one in verdict.bad]
+    if again and trees is None:
+        stack = f"{verdict.upstream}/{verdict.stack}"
+        kept = f"--trees {trees_of(stack)}    (keeps the trees for pytest)"
+        again = [f"patchctl prove {verdict.feature} --stack {stack} {kept}"]
+    yield from (f"    again: {visible_line(command)}" for command in again)
 
 
 def _mutants(verdict: Verdict) -> str:

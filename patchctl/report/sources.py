@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -124,20 +124,18 @@ def created_text(created: Created, style: Style) -> Iterator[str]:
     yield from _sources(created.index, style)
     for missing in created.missing:
         yield f"{missing.upstream:<12} {missing.form:<6} {style.note('not in it')}"
-        yield from (
-            f"    tried {visible_line(t.place)}: {visible_line(t.reason)}"
-            for t in missing.failure.tried
-            if not t.place.startswith("cache ")
-        )
+        yield from _tried(t for t in missing.failure.tried if not t.place.startswith("cache "))
     for skipped in created.plan.skipped:
         yield f"{skipped.upstream:<12} {style.note('skipped')}: its source could not be had"
-        yield from (f"    tried {visible_line(t.place)}: {visible_line(t.reason)}" for t in skipped.tried)
+        yield from _tried(skipped.tried)
     for planned in created.plan.stacks:
         for left in planned.omitted:
             yield f"{planned.upstream:<12} {style.note('left out')} {left.patch.feature}: {visible_line(left.reason)}"
-    yield _size(created.path, created.size, created.index)
-    yield from _signed(created.signature, style)
-    yield f"sha256 {created.sha256}"
+    yield from _end(created, style)
+
+
+def _tried(places: Iterable[Tried]) -> Iterator[str]:
+    yield from (f"    tried {visible_line(t.place)}: {visible_line(t.reason)}" for t in places)
 
 
 @dataclass(frozen=True)
@@ -165,9 +163,7 @@ def show_text(bundle: Bundle, style: Style, *, members: bool) -> Iterator[str]:
     yield from (f"{u:<12} {f:<6} {style.note('not in it')}" for u, f in bundle.index.missing)
     if members:
         yield from (f"{m.sha256}  {m.size:>10}  {visible_line(m.name)}" for m in bundle.index.members)
-    yield _size(bundle.path, bundle.size, bundle.index)
-    yield from _signed(bundle.signature, style)
-    yield f"sha256 {bundle.sha256}"
+    yield from _end(bundle, style)
 
 
 def verify_text(bundle: Bundle, style: Style) -> Iterator[str]:
@@ -200,5 +196,7 @@ def _sources(index: Index, style: Style) -> Iterator[str]:
         yield f"{source.upstream:<12} {source.form:<6} {what}  {size_text(sizes[source.member])}"
 
 
-def _size(path: Path, size: int, index: Index) -> str:
-    return f"{visible_line(str(path))}: {size_text(size)} in {len(index.members)} members"
+def _end(one: Created | Bundle, style: Style) -> Iterator[str]:
+    yield f"{visible_line(str(one.path))}: {size_text(one.size)} in {len(one.index.members)} members"
+    yield from _signed(one.signature, style)
+    yield f"sha256 {one.sha256}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -71,7 +71,7 @@ def plan_text(plan: Plan, outcome: ApplyOutcome, workspace: Path, style: Style, 
         stays = message("{what}: its source cannot be had now", what=word)
         yield f"{kept.upstream:<12} {tree.stack}  {tree.form:<5}  {translated(stays)}"
         yield from (_tried(t.place, t.reason) for t in kept.tried)
-    yield from (f"{n:<12} {translated(_stashed(branch))}" for n, branch in outcome.stashed.items())
+    yield from _stashed(outcome.stashed)
     yield translated(_outcome(plan, outcome, workspace, dry_run=dry_run))
 
 
@@ -84,7 +84,7 @@ def revert_text(outcome: ApplyOutcome, style: Style) -> Iterator[str]:
         yield f"{name:<12} {word} {tree.base_commit[:12] if tree else ''}".rstrip()
     if not outcome.changed:
         yield translated(message("every tree is at its base already"))
-    yield from (f"{n:<12} {translated(_stashed(branch))}" for n, branch in outcome.stashed.items())
+    yield from _stashed(outcome.stashed)
 
 
 def _interrupted(outcome: ApplyOutcome, style: Style) -> Iterator[str]:
@@ -127,12 +127,14 @@ def _tried(place: str, reason: str) -> str:
     )
 
 
-def _stashed(branch: str) -> str:
-    """`branch` may be `BRANCH of PATH`."""
-    name, _, path = branch.partition(" of ")
-    if path:
-        return message("edits kept on branch {branch} of {path}", branch=name, path=path)
-    return message("edits kept on branch {branch}", branch=branch)
+def _stashed(stashed: Mapping[str, str]) -> Iterator[str]:
+    """Yield where edits are kept, by upstream. A branch may be `BRANCH of PATH`."""
+    for upstream, branch in stashed.items():
+        name, _, path = branch.partition(" of ")
+        kept = message("edits kept on branch {branch}", branch=branch)
+        if path:
+            kept = message("edits kept on branch {branch} of {path}", branch=name, path=path)
+        yield f"{upstream:<12} {translated(kept)}"
 
 
 def _outcome(plan: Plan, outcome: ApplyOutcome, workspace: Path, *, dry_run: bool) -> str:
@@ -164,7 +166,9 @@ def status_text(status: Status, style: Style, python: str | None, *, verbose: bo
         yield from (f"{name}={value}" for name, value in status.labels.items())
         return
     yield _headed(message("workspace"), status.workspace)
-    yield _headed(message("profile"), status.profile or _no_profile(status))
+    # Without one it was reverted, or its first apply did not finish.
+    first = status.interrupted == "apply" and not status.trees
+    yield _headed(message("profile"), status.profile or (message("none yet") if first else message("none (reverted)")))
     if status.release:
         yield _headed(message("release"), status.release)
     if status.without:
@@ -234,14 +238,7 @@ def _status_of_tree(tree: TreeStatus, style: Style, width: int, *, verbose: bool
         yield f"    {translated(message('and {count} more edited (-v lists them)', count=more))}"
     for what in filter(None, (tree.problem, tree.unlike_profile)):
         yield f"    {style.bad(visible_line(translated(what)))}"
-    if tree.imports:
-        yield from (f"    {i.describe(style)}" for i in tree.imports)
-
-
-def _no_profile(status: Status) -> str:
-    """Describe a workspace without a profile: reverted, or its first apply did not finish."""
-    first = status.interrupted == "apply" and not status.trees
-    return message("none yet") if first else message("none (reverted)")
+    yield from (f"    {i.describe(style)}" for i in tree.imports or ())
 
 
 def _skipped(skipped: list[tuple[str, list[tuple[str, str]]]], style: Style) -> Iterator[str]:
@@ -259,7 +256,7 @@ def identify_text(found: Identification, style: Style) -> Iterator[str]:
     if not found.trees:
         yield style.bad("no known pin") + ": nothing here is like a tree that this distribution knows"
         yield "    name the folder of one tree, one of its packages, or a site-packages folder"
-    yield from _listed(f"{style.bad('cannot be read')}", found.unreadable)
+    yield from _listed(style.bad("cannot be read"), found.unreadable)
     rest = [
         (found.others, "other file", "other files"),
         (found.build_outputs, "build output", "build outputs"),
@@ -289,24 +286,18 @@ def _tree(tree: Identified, style: Style) -> Iterator[str]:
     if not tree.lock:
         yield f"    {style.note('no lock')}: patched files cannot be told from changed ones; `patchctl lock` writes one"
     yield from _listed(style.bad("differs"), [f"{d.path}: {d.why}" for d in tree.differing])
-    yield from _all_of(tree, style) if not tree.exact else _some_of(tree, style)
+    if not tree.exact:
+        yield from _listed(style.bad("missing"), tree.missing)
+        yield from _listed(style.note("mode"), [f"{name}: {_MODE}" for name in tree.modes])
+    else:  # what an installed package normally lacks, without listing every file
+        if tree.missing:
+            first = visible_line(tree.missing[0])
+            yield f"    {len(tree.missing)} files that are no modules are missing, the first is {first}"
+        if tree.modes:
+            first = visible_line(tree.modes[0])
+            yield f"    {style.note('mode')} of {len(tree.modes)} files: {_MODE}; the first is {first}"
     yield from _listed(style.bad("extra"), [f"{name}: not the pin's, and would be imported" for name in tree.extra])
     yield from (f"    {style.bad('fits as well')}: {rival}" for rival in tree.rivals)
-
-
-def _all_of(tree: Identified, style: Style) -> Iterator[str]:
-    yield from _listed(style.bad("missing"), tree.missing)
-    yield from _listed(style.note("mode"), [f"{name}: {_MODE}" for name in tree.modes])
-
-
-def _some_of(tree: Identified, style: Style) -> Iterator[str]:
-    """Summarise what an installed package normally lacks, without listing every file."""
-    if tree.missing:
-        first = visible_line(tree.missing[0])
-        yield f"    {len(tree.missing)} files that are no modules are missing, the first is {first}"
-    if tree.modes:
-        first = visible_line(tree.modes[0])
-        yield f"    {style.note('mode')} of {len(tree.modes)} files: {_MODE}; the first is {first}"
 
 
 def _listed(word: str, lines: Sequence[str]) -> Iterator[str]:
