@@ -188,21 +188,27 @@ class Catalog:
         if upstream is not None:
             self.dist.upstream(upstream)
             chosen = [p for p in chosen if upstream in p.stacks]
-        return [self._profile_row(profile, self.patches()) for profile in chosen]
+        patches, rows = self.patches(), []
+        for one in chosen:
+            stacks = {u: one.stacks[u] for u in self.dist.upstreams if u in one.stacks}
+            applied = sum(_applies(one, row.upstream, row.stack, row.feature) for row in patches)
+            without, runtime = tuple(one.without), dict(one.runtime)
+            rows.append(ProfileRow(one.name, one.summary, stacks, without, runtime, applied, one.release))
+        return rows
 
     def _every_profile(self) -> list[Profile]:
         """Return every profile on every release, or on the one that the run names."""
         return [p for p in self.dist.every_profile() if self.dist.named_release in (None, p.release)]
 
-    def _profile_row(self, profile: Profile, patches: Sequence[PatchRow]) -> ProfileRow:
-        stacks = {u: profile.stacks[u] for u in self.dist.upstreams if u in profile.stacks}
-        applied = sum(_applies(profile, row.upstream, row.stack, row.feature) for row in patches)
-        without, runtime = tuple(profile.without), dict(profile.runtime)
-        return ProfileRow(profile.name, profile.summary, stacks, without, runtime, applied, profile.release)
-
     def stacks(self, profile: str | None = None, upstream: str | None = None) -> list[StackRow]:
         """Return the stacks in the order of upstreams.yaml, of one profile or upstream only. Raises WrongUse."""
-        return [self._stack_row(stack) for stack in self._chosen(profile, upstream)]
+        rows = []
+        for one in self._chosen(profile, upstream):
+            users = (p.name for p in self.dist.every_profile() if p.stacks.get(one.upstream) == one.name)
+            sdist = one.pin.sdist.version if one.pin.sdist else None
+            of_pin = (one.pin.identity, one.pin.tag, sdist, one.extends, len(self.dist.patches(one)))
+            rows.append(StackRow(one.upstream, one.name, *of_pin, tuple(dict.fromkeys(users))))
+        return rows
 
     def _chosen(self, profile: str | None, upstream: str | None) -> list[Stack]:
         if upstream is not None:
@@ -218,14 +224,6 @@ class Catalog:
             and self.dist.of_named_release(stack)
         ]
 
-    def _stack_row(self, stack: Stack) -> StackRow:
-        pin, sdist = stack.pin, stack.pin.sdist
-        found = (p.name for p in self.dist.every_profile() if p.stacks.get(stack.upstream) == stack.name)
-        users = tuple(dict.fromkeys(found))
-        count = len(self.dist.patches(stack))
-        version = sdist.version if sdist else None
-        return StackRow(stack.upstream, stack.name, pin.identity, pin.tag, version, stack.extends, count, users)
-
     def patches(self, profile: str | None = None, upstream: str | None = None) -> list[PatchRow]:
         """Return the patches of these stacks in order; of a profile, without those it leaves out."""
         taken = None if profile is None else self.dist.profile(profile)
@@ -238,7 +236,7 @@ class Catalog:
         return rows
 
     def _patch_row(self, stack: Stack, number: int, patch: StackPatch) -> PatchRow:
-        header = patch.header
+        appliers = (p.name for p in self.dist.every_profile() if _applies(p, stack.upstream, stack.name, patch.feature))
         return PatchRow(
             stack.upstream,
             stack.name,
@@ -246,16 +244,12 @@ class Catalog:
             patch.file.name,
             LintedPatch(patch).kind,
             patch.feature,
-            header.subject,
-            header.trailer("Switch"),
-            header.trailer("Upstream-Status"),
-            self._appliers(stack, patch.feature),
+            patch.header.subject,
+            patch.header.trailer("Switch"),
+            patch.header.trailer("Upstream-Status"),
+            tuple(dict.fromkeys(appliers)),
             gain_of(self.dist, stack, patch.feature),
         )
-
-    def _appliers(self, stack: Stack, feature: str) -> tuple[str, ...]:
-        appliers = (p.name for p in self.dist.every_profile() if _applies(p, stack.upstream, stack.name, feature))
-        return tuple(dict.fromkeys(appliers))
 
     def requirements(self, profile: str | None = None) -> list[RequirementRow]:
         """Return what profiles run on, or one profile. Raises WrongUse."""
@@ -281,14 +275,11 @@ class Catalog:
         feature, upstream = parse_feature(target)
         if upstream is not None:
             self.dist.upstream(upstream)
-        found = [
-            file
-            for file, owner in self._owned.items()
-            if self.patch(file).feature == feature and upstream in (None, owner)
-        ]
-        if found:
+        features = {file: self.patch(file).feature for file in self._owned}
+        of_upstream = {file: name for file, name in features.items() if upstream in (None, self._owned[file])}
+        if found := [file for file, name in of_upstream.items() if name == feature]:
             return [self._detail(file) for file in found]
-        known = sorted({self.patch(f).feature for f, owner in self._owned.items() if upstream in (None, owner)})
+        known = sorted({*of_upstream.values()})
         of = f" of {upstream}" if upstream else ""
         every = "`patchctl list patches` lists them all"
         if self.dist.named_release is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -116,14 +116,12 @@ def overview(dist: Distribution, profile: str | None) -> Overview:
 
 def _stack(catalog: Catalog, row: StackRow, without: frozenset[str] | None) -> OverviewStack:
     stack = catalog.dist.stack(row.upstream, row.stack)
-    left_out = None if without is None else _left_out(catalog, stack, without)
+    left_out = None
+    if without is not None:
+        features = (catalog.patch(file).feature for file in catalog.dist.patch_files(stack))
+        left_out = frozenset(f for f in features if without & {f, f"{f}@{stack.upstream}"})
     tips = tuple(_tips(catalog.dist.root, stack, left_out))
     return OverviewStack(row, tips, dict(stack.dropped), dict(stack.postponed))
-
-
-def _left_out(catalog: Catalog, stack: Stack, without: frozenset[str]) -> frozenset[str]:
-    features = {catalog.patch(file).feature for file in catalog.dist.patch_files(stack)}
-    return frozenset(f for f in features if without & {f, f"{f}@{stack.upstream}"})
 
 
 def _tips(root: Path, stack: Stack, without: frozenset[str] | None) -> Iterator[LockedTip]:
@@ -167,11 +165,7 @@ def _run(root: Path, stack: Stack, feature: str) -> ProofRun | None:
     if record is None:
         return None
     proofs = [*([record.tests] if record.tests else []), *record.mutants.values()]
-    tests = Counter(_marks(record.tests.results.values() if record.tests else ()))
-    return ProofRun(max((p.date for p in proofs), default=""), dict(sorted(tests.items())), len(record.mutants))
-
-
-def _marks(results: Iterable[dict[str, str]]) -> Iterator[str]:
-    """Yield on, off or misuse for every test that ran."""
-    seen = {test: str(mark) for found in results if isinstance(found, dict) for test, mark in found.items()}
-    yield from (mark.partition(" ")[0] for mark in seen.values())
+    results = record.tests.results.values() if record.tests else ()
+    results_of = {test: result for found in results for test, result in found.items()}
+    marks = Counter(result.partition(" ")[0] for result in results_of.values())  # on, off or misuse
+    return ProofRun(max((p.date for p in proofs), default=""), dict(sorted(marks.items())), len(record.mutants))

@@ -75,12 +75,6 @@ def _pin(stack: Stack) -> str:
     return stack.pin.tag or stack.pin.identity[:12]
 
 
-def _base(stack: Stack) -> str:
-    return (
-        f"commit `{stack.pin.commit}`" if stack.pin.commit else f"the source distribution alone, `{stack.pin.identity}`"
-    )
-
-
 def _table_page(stack: Stack) -> str:
     return f"{FOLDER}/{stack.upstream}/{stack.name}/README.md"
 
@@ -97,21 +91,18 @@ def _index(stacks: Sequence[Stack]) -> str:
 def _table(stack: Stack, entries: Sequence[PageEntry]) -> str:
     """Render the patches of a stack's own folder, by name, so that two new patches rarely conflict in a merge."""
     lines = [GENERATED, "", f"# Patches of {escaped(f'{stack.upstream} {_pin(stack)}')}", ""]
-    lines += [f"Stack `{stack.name}` on {_base(stack)}. The number is the place in which a patch applies."]
+    base = f"the source distribution alone, `{stack.pin.identity}`"
+    if stack.pin.commit:
+        base = f"commit `{stack.pin.commit}`"
+    lines += [f"Stack `{stack.name}` on {base}. The number is the place in which a patch applies."]
     if stack.extends:
         lines += [f"The patches of [{escaped(stack.extends)}](../{stack.extends}/README.md) come first."]
     lines += ["", "| feature | number | kind | switch | what |", "|---|---|---|---|---|"]
     for entry in sorted(entries, key=lambda e: (e.patch.feature, e.number)):
         switch = entry.patch.header.trailer("Switch") or ""
         name, shown = cell(entry.patch.feature), "" if switch == "none" else code_span(switch)
-        cells = (
-            f"[{name}]({entry.patch.feature}.md)",
-            entry.number,
-            entry.kind,
-            shown,
-            cell(entry.patch.header.subject),
-        )
-        lines.append(f"| {' | '.join(cells)} |")
+        subject = cell(entry.patch.header.subject)
+        lines.append(f"| [{name}]({entry.patch.feature}.md) | {entry.number} | {entry.kind} | {shown} | {subject} |")
     return "\n".join(lines) + "\n"
 
 
@@ -164,15 +155,12 @@ def titled(texts: Iterable[str]) -> Iterator[tuple[str, str]]:
     """Yield title and Markdown of need, change and risk, of those that a header has."""
     for title, text in zip(("Need", "Change", "Risk"), texts, strict=True):
         if text:
-            first, *rest = text.split("\n\n")
-            first = first if title == "Change" else _capital(first)
-            yield title, "\n\n".join(_paragraph(p) for p in (first, *rest))
-
-
-def _capital(text: str) -> str:
-    """Capitalise what followed a label, except code and lower-case names."""
-    word = re.match(r"[a-z]+(?=[ ,])", text)
-    return text if word is None or word[0] in ("verl", "vllm") else text[:1].upper() + text[1:]
+            word = re.match(r"[a-z]+(?=[ ,])", text)
+            # What followed a label begins with a capital, except code and lower-case names.
+            if title != "Change" and word and word[0] not in ("verl", "vllm"):
+                text = text[:1].upper() + text[1:]
+            # Line by line, and so lists stay lists: a leading `-` is kept.
+            yield title, "\n".join(map(escaped, text.split("\n")))
 
 
 def _files(patch: StackPatch) -> str:
@@ -205,11 +193,6 @@ def escaped(text: str) -> str:
     safe = [part if n % 2 else _SPECIAL.sub(r"\\\g<0>", part) for n, part in enumerate(parts)]
     line = "".join(safe)
     return f"\\{line}" if line.startswith(("#", ">", "|")) else line
-
-
-def _paragraph(text: str) -> str:
-    """Escape a paragraph line by line. Lists stay lists, since a leading `-` is kept."""
-    return "\n".join(escaped(line) for line in text.split("\n"))
 
 
 def cell(text: str) -> str:
@@ -289,7 +272,8 @@ def entries_of(dist: Distribution, patches: Mapping[Path, StackPatch]) -> list[P
     """Return every readable patch file in the stacks' own folders: upstreams as in upstreams.yaml, then in order."""
     found = []
     for stack in _in_order(dist):
-        own = (SeriesPatch(stack.upstream, stack.name, file) for file in sorted({*own_files(stack)}))
-        files = [dist.root / patch.path for patch in own]
-        found += [PageEntry(stack, patches[file]) for file in files if file in patches]
+        for name in sorted({*own_files(stack)}):
+            file = dist.root / SeriesPatch(stack.upstream, stack.name, name).path
+            if file in patches:
+                found.append(PageEntry(stack, patches[file]))
     return found
