@@ -29,6 +29,9 @@ if TYPE_CHECKING:
     from patchctl.terminal.progress import Progress
 
 
+Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
+
+
 def statement_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """--statement and --statement-signers."""
 
@@ -45,7 +48,7 @@ def statement_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return click.option("--statement", type=file, metavar="FILE", help=said)(signed(checked))
 
 
-def format_option(printed: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def format_option(printed: str) -> Decorator:
     """--format and --json, given to the command as `output`; `printed` is what `json_option` takes."""
     choice = click.Choice(["text", "json", "github", "gitlab", "sarif", "junit"])
     told = "How findings are printed; docs/json.md has all of them."
@@ -315,22 +318,26 @@ release_option = click.option(
 )
 
 
-def folder_option(what: str, **more: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def folder_option(what: str, **more: Any) -> Decorator:
     """--dir, given to the command as `folder`; `what` is its help."""
     kind = click.Path(path_type=Path, file_okay=False)
     return click.option("--dir", "folder", type=kind, metavar="DIR", help=what, **more)
 
 
+def file_option(*names: str, metavar: str = "FILE", **more: Any) -> Decorator:
+    """An option that names a file."""
+    return click.option(*names, type=click.Path(path_type=Path, dir_okay=False), metavar=metavar, **more)
+
+
+def optional_profile(what: str) -> Decorator:
+    """--profile, which may be left out; `what` is its help."""
+    return click.option("--profile", "-p", metavar="NAME", shell_complete=complete_profile, help=what)
+
+
 def profile_option(command: Callable[..., Any]) -> Callable[..., Any]:
     """--profile, and --release, which no command sees: it decides what `App.distribution` holds."""
-    named = click.option(
-        "--profile",
-        "-p",
-        required=True,
-        metavar="NAME",
-        shell_complete=complete_profile,
-        help="The profile, see `patchctl list`.",
-    )
+    told = "The profile, see `patchctl list`."
+    named = click.option("--profile", "-p", required=True, metavar="NAME", shell_complete=complete_profile, help=told)
     return named(release_option(command))
 
 
@@ -342,24 +349,23 @@ class JsonOption(click.Option):
         self.output = output
 
 
-def json_option(output: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def json_option(output: str) -> Decorator:
     """--json, given to the command as `as_json`; `output` is the class that `App.emit` gets, as MODULE:NAME."""
     told = "Print JSON of a versioned shape, and nothing else."
     return click.option("--json", "as_json", cls=JsonOption, output=output, is_flag=True, help=told)
 
 
-def verbose_option(more: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def verbose_option(more: str) -> Decorator:
     """-v, given to the command as `verbose`; `more` is what it adds below the summary."""
     return click.option("--verbose", "-v", is_flag=True, help=f"Also print {more}.")
 
 
-workspace_option = click.option(
-    "--workspace",
-    "-w",
-    type=click.Path(path_type=Path, file_okay=False, readable=False),
-    default=Path("workspace"),
-    envvar="PATCHCTL_WORKSPACE",
-    show_default=True,
-    metavar="DIR",
-    help="The folder of checkouts.",
+def optional_workspace(what: str, *names: str, **more: Any) -> Decorator:
+    """--workspace, which may be left out; `what` is its help."""
+    kind = click.Path(path_type=Path, file_okay=False, readable=False)
+    return click.option("--workspace", "-w", *names, type=kind, metavar="DIR", help=what, **more)
+
+
+workspace_option = optional_workspace(
+    "The folder of checkouts.", default=Path("workspace"), envvar="PATCHCTL_WORKSPACE", show_default=True
 )

@@ -14,9 +14,11 @@ import click
 
 from patchctl.cli.app import (
     App,
-    complete_profile,
     complete_upstream,
+    file_option,
     json_option,
+    optional_profile,
+    optional_workspace,
     profile_option,
     release_option,
     verbose_option,
@@ -29,7 +31,7 @@ KINDS = ("releases", "profiles", "stacks", "patches", "requirements")
 
 @click.command("list")
 @click.argument("what", metavar="[WHAT]", type=click.Choice(KINDS), required=False)
-@click.option("--profile", "-p", metavar="NAME", shell_complete=complete_profile, help="Only what this profile has.")
+@optional_profile("Only what this profile has.")
 @release_option
 @click.option("--upstream", metavar="NAME", shell_complete=complete_upstream, help="Only what concerns this upstream.")
 @verbose_option("everything about each: as WHAT does, of every kind")
@@ -99,7 +101,7 @@ def show_command(app: App, target: str, diff: bool, as_json: bool) -> None:
 
 
 @click.command("report")
-@click.option("--profile", "-p", metavar="NAME", shell_complete=complete_profile, help="Only what this profile has.")
+@optional_profile("Only what this profile has.")
 @release_option
 @click.option(
     "--out",
@@ -110,12 +112,7 @@ def show_command(app: App, target: str, diff: bool, as_json: bool) -> None:
     show_default=True,
     help="Where the page is written; - is standard output.",
 )
-@click.option(
-    "--drift",
-    type=click.Path(path_type=Path, dir_okay=False),
-    metavar="FILE",
-    help="Show the matrix of this run: what `patchctl drift --matrix --json` printed.",
-)
+@file_option("--drift", help="Show the matrix of this run: what `patchctl drift --matrix --json` printed.")
 @click.option(
     "--sbom",
     type=click.Choice(["cyclonedx", "spdx"]),
@@ -230,13 +227,7 @@ def requirements_command(app: App, profile: str, platform: str | None, elsewhere
     required=True,
     help="CycloneDX 1.6, SPDX 2.3, or of a workspace an in-toto statement of how its trees were made; JSON.",
 )
-@click.option(
-    "--workspace",
-    "-w",
-    type=click.Path(path_type=Path, file_okay=False, readable=False),
-    metavar="DIR",
-    help="Of what is applied there: form, trees and left-out features.",
-)
+@optional_workspace("Of what is applied there: form, trees and left-out features.")
 @click.option(
     "--out",
     "-o",
@@ -245,11 +236,8 @@ def requirements_command(app: App, profile: str, platform: str | None, elsewhere
     default=Path("-"),
     help="Where it is written [default: standard output].",
 )
-@click.option(
-    "--sign",
-    type=click.Path(path_type=Path, dir_okay=False),
-    metavar="KEY",
-    help="Sign the statement with this SSH key: FILE.sig, which `verify --statement` checks.",
+@file_option(
+    "--sign", metavar="KEY", help="Sign the statement with this SSH key: FILE.sig, which `verify --statement` checks."
 )
 @click.pass_obj
 def sbom_command(app: App, profile: str, form: str, workspace: Path | None, out: Path, sign: Path | None) -> None:

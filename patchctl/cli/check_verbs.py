@@ -18,6 +18,7 @@ from patchctl.cli.app import (
     complete_upstream,
     format_option,
     json_option,
+    optional_workspace,
     print_findings,
     statement_options,
     verbose_option,
@@ -35,13 +36,7 @@ if TYPE_CHECKING:
 
 
 @click.command("verify")
-@click.option(
-    "--workspace",
-    "-w",
-    type=click.Path(path_type=Path, file_okay=False, readable=False),
-    metavar="DIR",
-    help="Verify the trees of this workspace on disk, instead of the distribution.",
-)
+@optional_workspace("Verify the trees of this workspace on disk, instead of the distribution.")
 @source_or_bundle_options
 @click.option(
     "--skip-unavailable",

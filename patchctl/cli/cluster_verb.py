@@ -13,9 +13,9 @@ import click
 from patchctl import extension
 from patchctl.cli.app import (
     App,
-    complete_profile,
     format_option,
     json_option,
+    optional_profile,
     print_findings,
     profile_option,
     release_option,
@@ -59,13 +59,7 @@ _NODES = click.option(
 _LOOKING = (
     address_option,
     node_workspace_option,
-    click.option(
-        "--profile",
-        "-p",
-        metavar="NAME",
-        shell_complete=complete_profile,
-        help="The profile that every node should hold [default: what most of them hold].",
-    ),
+    optional_profile("The profile that every node should hold [default: what most of them hold]."),
     release_option,
     click.option(
         "--recipe",

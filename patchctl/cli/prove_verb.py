@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING
 
 import click
 
-from patchctl.cli.app import App, complete_profile, complete_upstream, find_stack, json_option, release_option
+from patchctl.cli.app import (
+    App,
+    complete_upstream,
+    file_option,
+    find_stack,
+    json_option,
+    optional_profile,
+    release_option,
+)
 from patchctl.cli.sources import Sources, source_options
 from patchctl.errors import DONE, FINDINGS, WrongUse
 
@@ -25,13 +33,7 @@ if TYPE_CHECKING:
 @click.option(
     "--stack", "stack_name", metavar="UPSTREAM[/STACK]", shell_complete=complete_upstream, help="On this stack only."
 )
-@click.option(
-    "--profile",
-    "-p",
-    metavar="NAME",
-    shell_complete=complete_profile,
-    help="Whose trees the tests run on [default: the first profile with these stacks].",
-)
+@optional_profile("Whose trees the tests run on [default: the first profile with these stacks].")
 @release_option
 @click.option(
     "--trees",
@@ -55,12 +57,7 @@ if TYPE_CHECKING:
 @click.option(
     "--since", metavar="COMMIT", help="Only features whose record is another than at this commit of the distribution."
 )
-@click.option(
-    "--sign",
-    type=click.Path(path_type=Path, dir_okay=False),
-    metavar="KEY",
-    help="Sign the records of these features with this SSH key: evidence.json.sig.",
-)
+@file_option("--sign", metavar="KEY", help="Sign the records of these features with this SSH key: evidence.json.sig.")
 @click.option(
     "--jobs",
     "-j",

@@ -12,10 +12,12 @@ import click
 from patchctl.cli.app import (
     App,
     complete_upstream,
+    file_option,
     find_stack,
     folder_option,
     format_option,
     json_option,
+    optional_workspace,
     print_findings,
     release_option,
     verbose_option,
@@ -42,18 +44,14 @@ if TYPE_CHECKING:
     " [default: latest]. Repeatable.",
 )
 @click.option("--matrix", is_flag=True, help="Every newer release, where --against names none.")
-@click.option(
+@file_option(
     "--baseline",
-    type=click.Path(path_type=Path, dir_okay=False),
-    metavar="FILE",
     help="Compare with what an earlier `drift --json` printed, and name new releases; exit code 1 when something newly"
     " broke, else 0.",
 )
-@click.option(
+@file_option(
     "--save-plan",
     "plan",
-    type=click.Path(path_type=Path, dir_okay=False),
-    metavar="FILE",
     help="Keep what was found of one stack on one revision: `rebase --plan FILE` acts on it, while it holds.",
 )
 @click.option(
@@ -65,12 +63,8 @@ if TYPE_CHECKING:
 @click.option(
     "--skip-unavailable", is_flag=True, help="End as the other stacks do although the source of a stack cannot be had."
 )
-@click.option(
-    "--workspace",
-    "-w",
-    type=click.Path(path_type=Path, file_okay=False, readable=False),
-    metavar="DIR",
-    help="Say what differs in the trees of this workspace from what was applied, as a diff, with whose lines they are.",
+@optional_workspace(
+    "Say what differs in the trees of this workspace from what was applied, as a diff, with whose lines they are."
 )
 @release_option
 @source_options
@@ -179,10 +173,8 @@ def _edits_of(app: App, workspace: Path, output: str) -> int:
 @click.option(
     "--to", metavar="STACK|VERSION|REF", help="Where to: a stack without patches, as `pin` makes it, or a revision."
 )
-@click.option(
+@file_option(
     "--plan",
-    type=click.Path(path_type=Path, dir_okay=False),
-    metavar="FILE",
     help="Stack and revision of a plan that `drift --save-plan` wrote; refused where anything is not as it was.",
 )
 @click.option(

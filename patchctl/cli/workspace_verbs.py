@@ -10,7 +10,15 @@ from typing import TYPE_CHECKING
 
 import click
 
-from patchctl.cli.app import App, json_option, profile_option, split_pair, verbose_option, workspace_option
+from patchctl.cli.app import (
+    App,
+    json_option,
+    optional_workspace,
+    profile_option,
+    split_pair,
+    verbose_option,
+    workspace_option,
+)
 from patchctl.cli.sources import Sources, source_options, source_or_bundle_options
 from patchctl.errors import DONE, FINDINGS, BadManifest, WrongUse
 from patchctl.language import joined, message
@@ -272,15 +280,11 @@ def identify_command(app: App, folder: Path, as_json: bool) -> int:
 @click.command("blame")
 @click.argument("place", required=False, metavar="[FILE:LINE]")
 @click.option("--traceback", metavar="FILE", help="Every line of the Python tracebacks in FILE; - for standard input.")
-@click.option(
-    "--workspace",
-    "-w",
+@optional_workspace(
+    "A workspace whose trees count, wherever they lie; one around the file is found. Repeatable.",
     "workspaces",
     multiple=True,
     envvar="PATCHCTL_WORKSPACE",
-    metavar="DIR",
-    type=click.Path(path_type=Path, file_okay=False, readable=False),
-    help="A workspace whose trees count, wherever they lie; one around the file is found. Repeatable.",
 )
 @source_options
 @json_option("patchctl.report.proving:BlameOutput")
