@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
@@ -84,22 +84,24 @@ SCHEMAS: dict[str, type] = {"coverage": Coverage, "parameters": Parameters}
 def pages(dist: Distribution) -> dict[str, str]:
     """Return the pages that a distribution keeps, with their tables renewed; nothing for a file with faults, which `verify` reports."""
     found = {}
-    for name, lines in (("coverage", _coverage), ("parameters", _parameters)):
-        page = dist.root / _FOLDER / f"{name}.md"
-        if page.is_file() and (dist.root / "manifests" / f"{name}.yaml").is_file():
+    of_manifests = (
+        (_FOLDER / "coverage.md", COVERAGE, _coverage),
+        (_FOLDER / "parameters.md", PARAMETERS, _parameters),
+    )
+    for page, file, lines in of_manifests:
+        if (dist.root / page).is_file() and (dist.root / file).is_file():
             try:
-                body = "".join(f"{line}\n" for line in lines(dist))
+                found[page.as_posix()] = _filled(dist.root / page, file.stem, lines(dist))
             except InvalidManifest:
                 continue
-            text = page.read_text(encoding="utf-8", errors="replace")
-            found[(_FOLDER / page.name).as_posix()] = filled(text, name, body)
     return found
 
 
-def filled(text: str, name: str, body: str) -> str:
-    """A page's text with `body` between its marks <!-- NAME:begin --> and <!-- NAME:end -->; as it is where it has none."""
+def _filled(page: Path, name: str, lines: Iterable[str]) -> str:
+    """A page's text with these lines between its marks <!-- NAME:begin --> and <!-- NAME:end -->; as it is where it has none."""
+    body = "".join(f"{line}\n" for line in lines)
     marks = re.compile(rf"(?s)(<!-- {name}:begin -->\n).*?(<!-- {name}:end -->)")
-    return marks.sub(lambda found: found[1] + body + found[2], text)
+    return marks.sub(lambda found: found[1] + body + found[2], page.read_text(encoding="utf-8", errors="replace"))
 
 
 def check_practice(dist: Distribution, series: Series, report: Report) -> None:
@@ -134,32 +136,19 @@ def _targets(dist: Distribution, loaded: Loaded[Coverage]) -> dict[str, str]:
     release = dist.releases.get(loaded.value.release)
     stacks = release.stacks if release else {}
 
-    def recipe(name: str) -> list[str]:
-        folder = "manifests/recipes"
-        return [
-            path for path in (f"{folder}/{loaded.value.release}/{name}.yaml", f"{folder}/{name}.yaml") if there(path)
-        ]
+    def target_of(kind: str, name: str) -> str | None:
+        if kind in ("file", "verb"):
+            return name if kind == "file" else ""
+        page, (feature, _, of) = name.partition("#")[0], name.partition("@")
+        places = {
+            "recipe": [f"manifests/recipes/{loaded.value.release}/{name}.yaml", f"manifests/recipes/{name}.yaml"],
+            "rule": ["manifests/rules.yaml"],
+            "patch": [f"patches/{u}/{stack}/{feature}" for u, stack in stacks.items() if of in ("", u)],
+            "page": [f"{_FOLDER.as_posix()}/{page}.md", f"docs/{page}.md"],
+        }
+        first = next((path for path in places[kind] if (dist.root / path).exists()), None)
+        return f"docs/{first}.md" if first and kind == "patch" else first
 
-    def patch(name: str) -> list[str]:
-        feature, _, of = name.partition("@")
-        found = [f"{upstream}/{stack}/{feature}" for upstream, stack in stacks.items() if of in ("", upstream)]
-        return [f"docs/patches/{path}.md" for path in found if there(f"patches/{path}")]
-
-    def page(name: str) -> list[str]:
-        file = f"{name.partition('#')[0]}.md"
-        return [path for path in (f"{_FOLDER.as_posix()}/{file}", f"docs/{file}") if there(path)]
-
-    def there(path: str) -> bool:
-        return (dist.root / path).exists()
-
-    look: dict[str, Callable[[str], list[str]]] = {
-        "recipe": recipe,
-        "rule": lambda _: [path for path in ("manifests/rules.yaml",) if there(path)],
-        "patch": patch,
-        "page": page,
-        "file": lambda name: [name],
-        "verb": lambda _: [""],
-    }
     found: dict[str, str] = {}
     problems: list[Problem] = []
     for number, document in loaded.value.documents.items():
@@ -167,8 +156,8 @@ def _targets(dist: Distribution, loaded: Loaded[Coverage]) -> dict[str, str]:
             for index, item in enumerate(items):
                 for at, place in enumerate(item.here):
                     kind, _, name = place.partition(" ")
-                    if paths := look[kind](name):
-                        found[place] = paths[0]
+                    if (target := target_of(kind, name)) is not None:
+                        found[place] = target
                     else:
                         path = ("documents", number, "sections", section, index, "here", at)
                         problems.append(loaded.positions.problem(path, f"there is no {place}"))
@@ -191,11 +180,9 @@ def _parameters(dist: Distribution) -> Iterator[str]:
     for title, keys in read(dist.root / PARAMETERS, Parameters).value.sections.items():
         yield from (f"## {title}", "", "| key | default | what it does |", "|---|---|---|")
         for name, key in keys.items():
-            default = (
-                f"{_default(key.of_dapo)} (`dapo_trainer` alone has it)"
-                if key.of_dapo is not None
-                else _default(key.default)
-            )
+            default = _default(key.default)
+            if key.of_dapo is not None:
+                default = f"{_default(key.of_dapo)} (`dapo_trainer` alone has it)"
             other = f"; {_default(key.dapo)} in `dapo_trainer`" if key.dapo is not None else ""
             yield table_row(f"`{name}`", f"{default}{other}", key.does)
         yield ""

@@ -87,13 +87,13 @@ def preflight_text(
 ) -> Iterator[str]:
     """Yield whether the recipe can run here; then one line per finding by area, with what to do below it: what blocks, what else
     to look at, and with `verbose` what passed. `workspace` is the one that the command line named."""
-    machines, count = case.run.machines, case.run.all_devices
-    nodes = message("{count} nodes", count=machines)
+    run = case.run
+    nodes = message("{count} nodes", count=run.machines)
     head = message(
         "{recipe} on {nodes}, {devices}; {machine}",
-        recipe=case.run.title,
-        nodes=message("{count} node", count=1) if machines == 1 else nodes,
-        devices=device_count(count),
+        recipe=run.title,
+        nodes=message("{count} node", count=1) if run.machines == 1 else nodes,
+        devices=device_count(run.all_devices),
         machine=visible_line(case.machine.place),
     )
     yield style(translated(head), bold=True)
@@ -102,7 +102,6 @@ def preflight_text(
     passed = [f for f in findings if f.level == "ok"]
     if passed and not verbose:
         yield translated(message("checks that passed: {count} (-v lists them)", count=len(passed)))
-    run = case.run
     if not any(f.blocks for f in findings):
         release = f" --release {run.release}" if run.release else ""
         accepted = dict.fromkeys(f.name for f in findings if f.accepted)
@@ -180,16 +179,12 @@ def readiness_text(found: Readiness, run: RecipeRun, address: str, style: Style)
     if found.missing:
         yield style.bad(f"  {counted(found.missing, 'node')} too few")
     for odd in found.odd:
-        yield from _odd(odd, total, style)
+        mark = style.bad("odd    ") if odd.stops else style.note("note   ")
+        yield f"{mark}  {_names(odd.nodes, total)}  {odd.trait}: {one_line(odd.said, _LONGEST)}"
     yield from _findings(found, total, style)
     good = sum(found.state(node) == "ready" for node in found.answers)
     verdict = f"{good} of {total} nodes are ready"
     yield style.good(verdict) if found.ready else style.bad(verdict)
-
-
-def _odd(odd: Odd, total: int, style: Style) -> Iterator[str]:
-    mark = style.bad("odd    ") if odd.stops else style.note("note   ")
-    yield f"{mark}  {_names(odd.nodes, total)}  {odd.trait}: {one_line(odd.said, _LONGEST)}"
 
 
 def _findings(found: Readiness, total: int, style: Style) -> Iterator[str]:

@@ -52,11 +52,8 @@ class RecipesOutput:
 
 def recipes_output(runs: Sequence[RecipeRun]) -> RecipesOutput:
     """Return one row per recipe."""
-    rows = []
-    for run in runs:
-        size = run.machines, run.all_devices
-        rows.append(ListedRecipe(*_named(run), run.summary, *size, run.entry.module, _limits(run)))
-    return RecipesOutput(rows)
+    rows = ((*_named(run), run.summary, run.machines, run.all_devices, run.entry.module, _limits(run)) for run in runs)
+    return RecipesOutput([ListedRecipe(*row) for row in rows])
 
 
 def _named(run: RecipeRun) -> tuple[str, str, str | None]:
@@ -208,12 +205,12 @@ def _paths(run: RecipeRun) -> dict[str, RecipePath]:
 
 
 def _values(settings: Mapping[str, Resolved], run: RecipeRun) -> dict[str, RecipeValue]:
-    return {name: _value(setting, run) for name, setting in settings.items()}
-
-
-def _value(one: Resolved, run: RecipeRun) -> RecipeValue:
-    file, line = one.where or (None, None)
-    return RecipeValue(literal(one, run), one.written, one.recipe, file, line, one.source, one.why, one.ours)
+    found = {}
+    for name, one in settings.items():
+        file, line = one.where or (None, None)
+        told = (file, line, one.source, one.why, one.ours)
+        found[name] = RecipeValue(literal(one, run), one.written, one.recipe, *told)
+    return found
 
 
 def show_text(
@@ -241,7 +238,9 @@ def _summary(run: RecipeRun, broken: Sequence[Broken], totals: Totals, style: St
     yield f"  {visible_line(run.summary)}"
     yield f"  runs    python3 -m {run.entry.module} --config-name={run.entry.config}, in the tree of {run.entry.upstream}"
     yield f"  needs   {abridged(run.needs, _NEEDS) or 'no feature'}"
-    yield from (f"  {style.note('limit')}   {_first_sentence(_joined(limit))}" for limit in run.limits[:_LIMITS])
+    for limit in run.limits[:_LIMITS]:
+        first_sentence = re.split(r"(?<=\.) (?=[A-Z])", _joined(limit), maxsplit=1)[0]
+        yield f"  {style.note('limit')}   {first_sentence}"
     if len(run.limits) > _LIMITS:
         yield f"  {style.note('limit')}   and {len(run.limits) - _LIMITS} more"
     yield f"  {_steps(totals)}"
@@ -253,10 +252,6 @@ def _summary(run: RecipeRun, broken: Sequence[Broken], totals: Totals, style: St
 
 
 _NEEDS, _LIMITS = 4, 2
-
-
-def _first_sentence(text: str) -> str:
-    return re.split(r"(?<=\.) (?=[A-Z])", text, maxsplit=1)[0]
 
 
 def _with_documents(lines: Iterable[str], documents: Mapping[str, str], style: Style) -> Iterator[str]:
@@ -319,8 +314,7 @@ def _checkpoints(totals: Totals) -> str:
 def _value_text(name: str, setting: Resolved, run: RecipeRun, style: Style) -> Iterator[str]:
     written = f"   ({setting.written})" if setting.written.startswith("=") else ""
     yield f"  {visible_line(name)} = {visible_line(literal(setting, run))}{visible_line(written)}"
-    place = f"{setting.where}" if setting.where else setting.recipe
-    said = [place]
+    said = [str(setting.where or setting.recipe)]
     said += [f"source: {_joined(setting.source)}"] if setting.source else []
     said += [f"ours: {_joined(setting.ours)}"] if setting.ours else []
     said += [_joined(setting.why)] if setting.why else []
@@ -386,17 +380,7 @@ def recipe_rows(dist: Distribution) -> list[RecipeRow]:
     rows = []
     recipes = [read_recipes(one) for one in dist.each_release()]
     for run in (resolve(of_release, *key) for of_release in recipes for key in of_release.runnable()):
-        nodes, per_node = run.machines, int(run.sizes[PER_NODE].value)
-        row = RecipeRow(
-            run.profile,
-            run.name,
-            run.summary,
-            nodes,
-            per_node,
-            run.entry.module,
-            run.needs,
-            tuple(run.limits),
-            run.release,
-        )
-        rows.append(row)
+        size = (run.machines, int(run.sizes[PER_NODE].value))
+        named = (run.profile, run.name, run.summary)
+        rows.append(RecipeRow(*named, *size, run.entry.module, run.needs, run.limits, run.release))
     return rows
