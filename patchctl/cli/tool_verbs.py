@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NoReturn
 import click
 
 from patchctl import __version__
-from patchctl.cli.app import App, complete_profile, format_option, json_option, print_findings, release_option
+from patchctl.cli.app import App, format_option, json_option, optional_profile, print_findings, release_option
 from patchctl.cli.sources import Sources
 from patchctl.errors import BadManifest, PatchctlError, WrongUse
 from patchctl.findings import Finding, looked_at
@@ -29,9 +29,7 @@ _ABOUT = re.compile(r'\A#!.*\n(?:# |""")(.*?)(?:[.:] |"""|$)', re.MULTILINE)
 
 
 @click.command("doctor")
-@click.option(
-    "--profile", "-p", metavar="NAME", shell_complete=complete_profile, help="Look at what this profile needs."
-)
+@optional_profile("Look at what this profile needs.")
 @release_option
 @click.option(
     "--mirror", "mirrors", multiple=True, metavar="NAME=URL", help="Another git place for an upstream. Repeatable."

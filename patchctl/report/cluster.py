@@ -112,22 +112,18 @@ def _rows(compared: Compared, names: list[str]) -> Iterator[list[str]]:
             errors.setdefault(title, []).append(number)
     groups: dict[tuple[object, ...], list[list[str]]] = {}
     for node in compared.answers:
-        row = _row(compared, node, names)
-        groups.setdefault((tuple(errors.get(node.title, ())), *row[1:]), []).append(row)
+        answer, state = compared.answers[node], compared.state(node)
+        row = [_ABSENT.get(state, ""), "-", *("-" for _ in names)]
+        if isinstance(answer, NodeFacts):
+            trees = (answer.tree(name) for name in names)
+            ids = [(t.tree or "unreadable")[:12] if t else "-" for t in trees]
+            row = [state if state == "ok" else "ODD", answer.profile or "-", *ids]
+        groups.setdefault((tuple(errors.get(node.title, ())), *row), []).append([visible_line(node.title), *row])
     for rows in groups.values():
         if len(rows) <= _SHOWN:
             yield from rows
         else:
             yield [f"{rows[0][0]} and {len(rows) - 1} more", *rows[0][1:]]
-
-
-def _row(compared: Compared, node: ClusterNode, names: list[str]) -> list[str]:
-    answer, state = compared.answers[node], compared.state(node)
-    if not isinstance(answer, NodeFacts):
-        return [visible_line(node.title), _ABSENT[state], "-", *("-" for _ in names)]
-    trees = (answer.tree(name) for name in names)
-    ids = [(t.tree or "unreadable")[:12] if t else "-" for t in trees]
-    return [visible_line(node.title), state if state == "ok" else "ODD", answer.profile or "-", *ids]
 
 
 def _differences(compared: Compared, style: Style) -> Iterator[str]:

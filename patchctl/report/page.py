@@ -58,9 +58,8 @@ def drift(names: Names, saved: SavedDrift | None) -> Markup:
         return _none("The run of drift that was given looked at no other release of a stack here.")
     seen = {(s.upstream, s.stack) for s in stacks}
     missing = [f"{u} {s}" for u, s in sorted(shown - seen)]
-    legend = tag(
-        "ul", *map(_legend, list(_STATES)[:-1]), tag("li", cell("", "!"), " a name it calls changed"), class_="legend"
-    )
+    signs = [tag("li", cell(_kind(state), _STATES[state][0]), " ", _word(state)) for state in _STATES if state != GONE]
+    legend = tag("ul", *signs, tag("li", cell("", "!"), " a name it calls changed"), class_="legend")
     lacking = (
         tag("p", f"Not looked at, or without another release: {', '.join(missing)}.", class_="quiet") if missing else ""
     )
@@ -74,11 +73,6 @@ def drift(names: Names, saved: SavedDrift | None) -> Markup:
 
 def _none(*words: str) -> Markup:
     return section("drift", "Drift", tag("p", *words, class_="notice"))
-
-
-def _legend(state: str) -> Markup:
-    sign, words = _STATES[state]
-    return tag("li", cell(_kind(state), sign), " ", words)
 
 
 def _kind(state: str) -> str:
@@ -159,7 +153,7 @@ def _newest(names: Names, stack: SavedStack, by_feature: Mapping[str, Sequence[i
         link = names.link(f"{patch.feature}@{stack.upstream}/{stack.stack}", patch.feature)
         rows.append(Row((link, _word(patch.state), _why(patch)), by_feature.get(patch.feature, ())))
     for one in callers:
-        lines = [*map(_name, one.names), join([f"unproven there: {one.proof}" if one.proof else "settled there"])]
+        lines = [*map(_name, one.names), text(f"unproven there: {one.proof}" if one.proof else "settled there")]
         why = tag("ul", *(tag("li", line) for line in lines), class_="plain")
         about = names.beside(one.name, stack.upstream, stack.stack)
         rows.append(Row((names.needed(one.name, stack.upstream, stack.stack), "calls what has changed", why), about))
@@ -173,14 +167,13 @@ def _newest(names: Names, stack: SavedStack, by_feature: Mapping[str, Sequence[i
 def _why(patch: PatchDrift) -> Markup:
     lines = []
     for file in (f for f in patch.files if f.state != EXACT):
-        lines.append(
-            join([code(file.path), f": {_word(file.state)}", f", moved to {file.target}" if file.target else ""])
-        )
+        moved = f", moved to {file.target}" if file.target else ""
+        lines.append(join([code(file.path), f": {_word(file.state)}{moved}"]))
     lines += map(_name, patch.names)
     if patch.taken:
-        lines.append(join([f"upstream had it in {patch.taken}, and has changed it since"]))
+        lines.append(text(f"upstream had it in {patch.taken}, and has changed it since"))
     if patch.state in ARRIVES and patch.state != UPSTREAM:
-        lines.append(join(["proven there" if patch.proof is None else f"unproven there: {patch.proof}"]))
+        lines.append(text("proven there" if patch.proof is None else f"unproven there: {patch.proof}"))
     return tag("ul", *(tag("li", line) for line in lines), class_="plain")
 
 

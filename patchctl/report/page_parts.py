@@ -70,14 +70,6 @@ class Names:
         found = ((n, self.seen.patches[n].row) for n in self.named(name))
         return [n for n, row in found if go_together(self.seen.profiles, (upstream, stack), (row.upstream, row.stack))]
 
-    def on(self, name: str, profile: str, release: str | None) -> list[int]:
-        """Of the patches of a name those that a profile applies on a release."""
-        stacks = {
-            pair for p in self.seen.profiles if (p.name, p.release) == (profile, release) for pair in p.stacks.items()
-        }
-        found = ((n, self.seen.patches[n].row) for n in self.named(name))
-        return [n for n, row in found if (row.upstream, row.stack) in stacks]
-
     def of_stack(self, upstream: str, stack: str) -> list[int]:
         found = enumerate(self.seen.patches)
         return [n for n, p in found if (p.row.upstream, p.row.stack) == (upstream, stack)]
@@ -111,9 +103,7 @@ def anchor(name: str) -> str:
 
 def proof_badge(unproven: Sequence[str | None]) -> Markup:
     """Of one patch, or of all that a feature has."""
-    if any(unproven):
-        return badge("open", "○", "unproven")
-    return badge("good", "✓", "proven")
+    return badge("open", "○", "unproven") if any(unproven) else badge("good", "✓", "proven")
 
 
 def switch(value: str | None) -> Markup:
@@ -155,7 +145,13 @@ def stacks(names: Names) -> Markup:
 def _stack(names: Names, stack: OverviewStack) -> Markup:
     row = stack.row
     numbers = names.of_stack(row.upstream, row.stack)
-    rows = [_in_stack(names, n) for n in numbers]
+    rows = []
+    for number in numbers:
+        patch = names.seen.patches[number]
+        one = patch.row
+        what = join([one.subject, " ", badge("plain", "", "fix") if one.kind == "bugfix" else ""])
+        state = (switch(one.switch), proof_badge([patch.unproven]), short(one.upstream_status or "not said"))
+        rows.append(Row((names.link(one.feature), f"{one.number:04d}", what, *state), [number]))
     heads = ("Feature", "No.", "What it does", "Switch", "Proof", "Upstream status")
     listed = table(f"Patches of {row.upstream} {row.stack}, in order", heads, rows, "patches fixed")
     pinned = [
@@ -184,16 +180,6 @@ def _tips(stack: OverviewStack) -> Markup:
         without = f" without {', '.join(tip.without)}" if tip.without else ""
         tips.append(join([tip.form, " ", code(tip.tip_commit[:12]), without]))
     return join(tips, "; ")
-
-
-def _in_stack(names: Names, number: int) -> Row:
-    patch = names.seen.patches[number]
-    row = patch.row
-    kind = badge("plain", "", "fix") if row.kind == "bugfix" else ""
-    what = join([row.subject, " ", kind])
-    status = short(row.upstream_status or "not said")
-    proof = proof_badge([patch.unproven])
-    return Row((names.link(row.feature), f"{row.number:04d}", what, switch(row.switch), proof, status), [number])
 
 
 def features(names: Names) -> Markup:
@@ -348,7 +334,9 @@ def _recipe(names: Names, row: RecipeRow) -> Row:
 
 def _needed(names: Names, row: RecipeRow) -> list[int]:
     """The patches of its profile, on its release, that a recipe cannot do without."""
-    return sorted({n for need in row.needs for n in names.on(need, row.profile, row.release)})
+    profiles = (p for p in names.seen.profiles if (p.name, p.release) == (row.profile, row.release))
+    applied = {n for p in profiles for upstream, stack in p.stacks.items() for n in names.of_stack(upstream, stack)}
+    return sorted(applied & {n for need in row.needs for n in names.named(need)})
 
 
 def _title(names: Names, row: RecipeRow) -> str:
