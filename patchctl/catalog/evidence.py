@@ -25,6 +25,7 @@ the record is refused, since it is unknown what ran.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -248,7 +249,7 @@ class Evidence:
     def __init__(self, dist: Distribution) -> None:
         self.dist, self.root = dist, dist.root
         self._keeps_tests = keeps_tests(dist.root)
-        self._digests: dict[str, str] = {}
+        self._digest = functools.cache(lambda name: _digest(dist.root / name))
         self._found: dict[Path | None, dict[tuple[str, ...], list[str]]] = {}
 
     def unproven(self, stack: Stack, patch: StackPatch, beside: Stack | None = None) -> str | None:
@@ -361,11 +362,6 @@ class Evidence:
 
     def _shown(self, file: Path) -> str:
         return file.relative_to(self.root).as_posix()
-
-    def _digest(self, name: str) -> str:
-        if name not in self._digests:
-            self._digests[name] = _digest(self.root / name)
-        return self._digests[name]
 
 
 def _is_test(name: str) -> bool:

@@ -6,7 +6,7 @@ import functools
 import json
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -271,20 +271,21 @@ def find_stack(dist: Distribution, name: str) -> Stack:
 
 def complete_profile(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
     """Shell completion: the profiles of the distribution that the current folder belongs to."""
-    return _complete(ctx, incomplete, lambda dist: list(dist.profiles))
+    return complete(ctx, incomplete, lambda dist: dist.profiles)
 
 
 def complete_release(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
     """Shell completion: the releases of the distribution."""
-    return _complete(ctx, incomplete, lambda dist: list(dist.releases))
+    return complete(ctx, incomplete, lambda dist: dist.releases)
 
 
 def complete_upstream(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
     """Shell completion: the upstreams of the distribution."""
-    return _complete(ctx, incomplete, lambda dist: list(dist.upstreams))
+    return complete(ctx, incomplete, lambda dist: dist.upstreams)
 
 
-def _complete(ctx: click.Context, incomplete: str, names: Callable[[Distribution], Sequence[str]]) -> list[str]:
+def complete(ctx: click.Context, incomplete: str, names: Callable[[Distribution], Iterable[str]]) -> list[str]:
+    """Shell completion: the names of something that a distribution has; none where there is no distribution."""
     try:
         params = ctx.find_root().params
         app = App(root=params.get("root"), cache=params.get("cache"))

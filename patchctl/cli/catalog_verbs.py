@@ -8,12 +8,13 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from patchctl.cli.app import (
     App,
+    complete,
     complete_upstream,
     file_option,
     json_option,
@@ -25,6 +26,9 @@ from patchctl.cli.app import (
 )
 from patchctl.errors import LocalEdits, WrongUse
 from patchctl.manifest.requirement_types import PLATFORMS
+
+if TYPE_CHECKING:
+    from patchctl.manifest.distribution import Distribution
 
 KINDS = ("releases", "profiles", "stacks", "patches", "requirements")
 
@@ -68,13 +72,11 @@ def list_command(
 
 def complete_feature(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
     """Shell completion: the features of the distribution, by the names of their files: nothing is parsed for it."""
-    try:
-        params = ctx.find_root().params
-        dist = App(root=params.get("root"), cache=params.get("cache")).distribution
-        names = {f.stem.split("-", 2)[-1] for stack in dist.stacks.values() for f in dist.patch_files(stack)}
-        return sorted(name for name in names if name.startswith(incomplete))
-    except Exception:  # a completion must never print into the user's command line
-        return []
+
+    def features(dist: Distribution) -> set[str]:
+        return {f.stem.split("-", 2)[-1] for stack in dist.stacks.values() for f in dist.patch_files(stack)}
+
+    return sorted(complete(ctx, incomplete, features))
 
 
 @click.command("show")

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -28,7 +28,6 @@ from patchctl.errors import DONE, FINDINGS, SourceUnavailable, WrongUse
 from patchctl.terminal.text import Style
 
 if TYPE_CHECKING:
-    from patchctl.bundle.signature import Trust
     from patchctl.check.pages import WrittenPages
     from patchctl.findings import Report
     from patchctl.source.types import SourceOptions
@@ -106,13 +105,19 @@ def verify_command(
         raise WrongUse("--record-signers is for the records of proofs", hint="add --proven")
     if workspace is not None:
         _refuse_sources(sources, static, proven, alone, lint)
-        root, report = _workspace(app, workspace.absolute(), silent=output == "json")
+        from patchctl.check.workspace import verify_workspace
+        from patchctl.manifest.distribution import Distribution
+
+        root = workspace.absolute()
+        made_of = app.root_of(root)
+        dist = Distribution.load(made_of) if made_of else None
+        report = verify_workspace(root, dist, app.progress(output == "json"))
         if statement:
             from patchctl.sbom.contents import state_of
             from patchctl.sbom.forms import read_statement, statement_findings
 
             data = read_statement(statement, app.trust(statement_signers))
-            report.add(statement_findings(data, statement, state_of(workspace.absolute())))
+            report.add(statement_findings(data, statement, state_of(root)))
     else:
         if alone and static:
             raise WrongUse("--alone builds stacks, and --static leaves sources alone", hint="leave one of both out")
@@ -130,16 +135,7 @@ def verify_command(
     return report.exit_code(skip_unavailable=skip_unavailable or static or lint)
 
 
-def _distribution(
-    app: App,
-    sources: Sources | None,
-    *,
-    proven: bool,
-    signers: Trust | None,
-    isolated: bool,
-    lint: bool,
-    silent: bool,
-) -> tuple[Path, Report]:
+def _distribution(app: App, sources: Sources | None, *, lint: bool, silent: bool, **how: Any) -> tuple[Path, Report]:
     from patchctl.check.distribution import lint_distribution, verify_distribution
     from patchctl.check.series import manifest_findings
     from patchctl.cli.generated_pages import generated_pages
@@ -155,10 +151,7 @@ def _distribution(
     if lint:
         return root, lint_distribution(dist)
     options = None if sources is None else sources.options()
-    pages = generated_pages(dist)
-    return root, verify_distribution(
-        dist, options, app.progress(silent), pages, proven=proven, isolated=isolated, signers=signers
-    )
+    return root, verify_distribution(dist, options, app.progress(silent), generated_pages(dist), **how)
 
 
 def _refuse_sources(sources: Sources, static: bool, proven: bool, alone: bool, lint: bool) -> None:
@@ -175,14 +168,6 @@ def _refuse_sources(sources: Sources, static: bool, proven: bool, alone: bool, l
         if given:
             hint = f"leave {option} out, or leave --workspace out to verify the distribution"
             raise WrongUse(f"{option} is for the distribution; a workspace is verified without sources", hint=hint)
-
-
-def _workspace(app: App, workspace: Path, *, silent: bool) -> tuple[Path, Report]:
-    from patchctl.check.workspace import verify_workspace
-    from patchctl.manifest.distribution import Distribution
-
-    root = app.root_of(workspace)
-    return workspace, verify_workspace(workspace, Distribution.load(root) if root else None, app.progress(silent))
 
 
 @click.command("lock")
