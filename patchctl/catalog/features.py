@@ -142,6 +142,11 @@ def _applies(profile: Profile, upstream: str, stack: str, feature: str) -> bool:
     return profile.stacks.get(upstream) == stack and not {feature, f"{feature}@{upstream}"} & {*profile.without}
 
 
+def ordered_stacks(dist: Distribution) -> list[Stack]:
+    """Return every stack: upstreams as in upstreams.yaml, then by name."""
+    return [s for upstream in dist.upstreams for (owner, _), s in sorted(dist.stacks.items()) if owner == upstream]
+
+
 def gain_of(dist: Distribution, stack: Stack, feature: str) -> Gain | None:
     """Return what a feature of the stack brings, said there or by a stack that it comes from."""
     return next((one.gains[feature] for one in descent(stack, dist.stacks) if feature in one.gains), None)
@@ -216,11 +221,9 @@ class Catalog:
         wanted = None if profile is None else self.dist.profile(profile).stacks
         return [
             stack
-            for name in self.dist.upstreams
-            for (owner, _), stack in sorted(self.dist.stacks.items())
-            if owner == name
-            and upstream in (None, owner)
-            and (wanted is None or wanted.get(owner) == stack.name)
+            for stack in ordered_stacks(self.dist)
+            if upstream in (None, stack.upstream)
+            and (wanted is None or wanted.get(stack.upstream) == stack.name)
             and self.dist.of_named_release(stack)
         ]
 

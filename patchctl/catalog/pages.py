@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from patchctl.catalog.evidence import mutants_of, tests_of
-from patchctl.catalog.features import gain_of, sections
+from patchctl.catalog.features import gain_of, ordered_stacks, sections
 from patchctl.manifest.distribution import Distribution
 from patchctl.manifest.series import SeriesPatch, own_files
 from patchctl.manifest.types import Gain, Practice, Stack
@@ -55,7 +55,7 @@ class PageEntry:
 
 def pages(dist: Distribution, entries: Sequence[PageEntry]) -> dict[str, str]:
     """Return the text of every generated page by path below the root."""
-    stacks = _in_order(dist)
+    stacks = ordered_stacks(dist)
     found = {f"{FOLDER}/README.md": _index(stacks)}
     found |= {_table_page(s): _table(s, [e for e in entries if e.stack is s]) for s in stacks}
     found |= {entry.page: _page(dist, entry) for entry in entries}
@@ -64,11 +64,6 @@ def pages(dist: Distribution, entries: Sequence[PageEntry]) -> dict[str, str]:
     if dist.practice is not None:
         found[SWITCHES_PAGE] = switches_page(dist.practice, entries)
     return found
-
-
-def _in_order(dist: Distribution) -> list[Stack]:
-    """Return every stack: upstreams as in upstreams.yaml, then by name."""
-    return [s for upstream in dist.upstreams for (owner, _), s in sorted(dist.stacks.items()) if owner == upstream]
 
 
 def _pin(stack: Stack) -> str:
@@ -271,7 +266,7 @@ def switches_page(practice: Practice, entries: Sequence[PageEntry]) -> str:
 def entries_of(dist: Distribution, patches: Mapping[Path, StackPatch]) -> list[PageEntry]:
     """Return every readable patch file in the stacks' own folders: upstreams as in upstreams.yaml, then in order."""
     found = []
-    for stack in _in_order(dist):
+    for stack in ordered_stacks(dist):
         for name in sorted({*own_files(stack)}):
             file = dist.root / SeriesPatch(stack.upstream, stack.name, name).path
             if file in patches:

@@ -161,10 +161,8 @@ def bump_text(found: BumpOutput, style: Style) -> Iterator[str]:
 
 def stopped_text(found: BumpOutput, style: Style) -> Iterator[str]:
     """Yield the files that could not be made, with commands, else the modules that nothing provides; and the way on."""
-    what, todo = (
-        "imports that nothing provides",
-        "add a requirement or a patch that provides them, or nothing if they are not needed",
-    )
+    what = "imports that nothing provides"
+    todo = "add a requirement or a patch that provides them, or nothing if they are not needed"
     if found.unmade:
         what, todo = "files that could not be made here", "run these commands, or name the Python that can"
     yield style.bad(f"stopped: {what}")

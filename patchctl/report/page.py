@@ -186,16 +186,12 @@ def _word(state: str) -> str:
     return _STATES.get(state, ("?", state))[1]
 
 
-GENERATOR = "patchctl report"
 _FOLDER = Path(__file__).with_name("templates")
 
 
 def is_page(data: bytes) -> bool:
     """Whether these bytes begin a page that this module wrote."""
-    return (
-        data.startswith(b"<!DOCTYPE html>\n")
-        and f'<meta name="generator" content="{GENERATOR} '.encode() in data[:2048]
-    )
+    return data.startswith(b"<!DOCTYPE html>\n") and b'<meta name="generator" content="patchctl report ' in data[:2048]
 
 
 def page(seen: Overview, saved: SavedDrift | None, materials: str | None = None) -> bytes:
@@ -204,7 +200,7 @@ def page(seen: Overview, saved: SavedDrift | None, materials: str | None = None)
         (_FOLDER / name).read_text(encoding="utf-8") for name in ("page.html", "page.css", "page.js")
     )
     policy = f"default-src 'none'; style-src {_digest(style)}; script-src {_digest(script)}; base-uri 'none'; form-action 'none'"
-    names, releases = page_parts.Names(seen), {profile.release for profile in seen.profiles}
+    names = page_parts.Names(seen)
     parts = (
         page_parts.profiles(names),
         page_parts.stacks(names),
@@ -217,21 +213,19 @@ def page(seen: Overview, saved: SavedDrift | None, materials: str | None = None)
     heading, summary = "All profiles", "Every stack of this distribution, with its patches."
     if seen.profile:
         heading, summary = seen.profile, seen.profiles[0].summary
+    releases = {profile.release for profile in seen.profiles}
+    release = releases.pop() if len(releases) == 1 else None
+    link = tag("p", tag("a", "Bill of materials", href=quote(materials), download=materials)) if materials else ""
     data = json.dumps([to_json(one) for one in seen.patches], sort_keys=True)
     # An indented line of the template goes on where the one above it ends.
     whole = Template(re.sub(r"\n +", "", template)).substitute(
-        generator=text(f"{GENERATOR} {__version__}"),
         policy=text(policy),
         title=text(seen.profile or "all profiles"),
         style=style,
-        eyebrow=text(
-            GENERATOR + (f", release {releases.pop()}" if len(releases) == 1 and None not in releases else "")
-        ),
+        release=text(f", release {release}" if release else ""),
         heading=text(heading),
         summary=text(summary),
-        materials=tag("p", tag("a", "Bill of materials", href=quote(materials), download=materials))
-        if materials
-        else "",
+        materials=link,
         counts=join(tag("div", tag("dt", name), tag("dd", number)) for name, number in page_parts.numbers(seen)),
         upstreams=join(tag("option", u, value=u) for u in dict.fromkeys(s.row.upstream for s in seen.stacks)),
         parts=join(join([part, "\n"]) for part in parts),
