@@ -247,12 +247,8 @@ def bundle_unpack(app: App, bundle: Bundle, folder: Path, as_json: bool) -> None
     folder = folder.absolute()
     count = unpack_distribution(bundle, folder)
     data = UnpackOutput(bundle.path, bundle.sha256, folder, count)
-    app.emit(
-        "bundle.unpack",
-        data,
-        lambda style: [f"{count} files in {folder}: patchctl --root {shlex.quote(str(folder))} list"],
-        as_json,
-    )
+    line = f"{count} files in {folder}: patchctl --root {shlex.quote(str(folder))} list"
+    app.emit("bundle.unpack", data, lambda style: [line], as_json)
 
 
 @click.command("install")

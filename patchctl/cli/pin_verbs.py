@@ -80,11 +80,8 @@ def init_command(
         print(f"written  {folder / path}")
     for note in notes:
         print(f"note     {note}")
-    print(
-        "next: "
-        + (f"cd {shlex.quote(str(folder))} && " if folder != Path() else "")
-        + f"patchctl new FEATURE --stack {name}"
-    )
+    there = f"cd {shlex.quote(str(folder))} && " if folder != Path() else ""
+    print(f"next: {there}patchctl new FEATURE --stack {name}")
 
 
 @click.command("pin")

@@ -207,24 +207,18 @@ def use_command(app: App, target: str | None, as_list: bool, forget: bool, as_js
     patchctl use URL@REV
     patchctl use --list
     """
-    from patchctl.distributions import forget_default, use
+    from patchctl.distributions import fetched, forget_default, use
+    from patchctl.manifest.default_roots import chosen_root, own_root
+    from patchctl.report.sources import UsedRow, UseOutput
 
     if sum((target is not None, as_list, forget)) != 1:
         raise WrongUse("name a URL, --list or --none", hint="`patchctl use --help` shows how it is used")
     if forget:
         forget_default()
-    fetched = target is not None and use(target, app.progress(as_json)).fetched
-    data = _use_output(fetched)
+    is_new = target is not None and use(target, app.progress(as_json)).fetched
+    rows = [UsedRow(one, root, root == chosen_root()) for one, root in fetched()]
+    data = UseOutput(rows, chosen_root() or own_root(), is_new)
     app.emit("use", data, lambda style: _use_text(data, as_list), as_json)
-
-
-def _use_output(fetched: bool) -> UseOutput:
-    from patchctl.distributions import fetched as all_fetched
-    from patchctl.manifest.default_roots import chosen_root, own_root
-    from patchctl.report.sources import UsedRow, UseOutput
-
-    rows = [UsedRow(one, root, root == chosen_root()) for one, root in all_fetched()]
-    return UseOutput(rows, chosen_root() or own_root(), fetched)
 
 
 def _use_text(data: UseOutput, as_list: bool) -> Iterable[str]:
@@ -234,11 +228,7 @@ def _use_text(data: UseOutput, as_list: bool) -> Iterable[str]:
             yield f"{'*' if row.default else ' '} {row.used.commit[:12]}  {row.used.address}{at}"
     if as_list and not data.distributions:
         yield "none was fetched"
-    yield f"default: {_shown(data.default)}"
-
-
-def _shown(root: Path | None) -> str:
-    return str(root) if root is not None else "none"
+    yield f"default: {data.default or 'none'}"
 
 
 def version_lines(app: App) -> list[str]:
