@@ -25,68 +25,56 @@ from patchctl.language import CHINESE, ENGLISH, TRANSLATED, chosen, message, rec
 from patchctl.terminal.progress import progress_of_run
 
 # The help of the group is printed from here, so that `patchctl --help` imports no verb: a heading, and below it each verb
-# in what fits beside its name in 80 columns.
+# with its module, and in what fits beside its name in 80 columns.
 _GROUPS = {
     "Apply and inspect": {
-        "apply": "Build a profile's stacks and write the patched trees.",
-        "revert": "Restore the unpatched base, byte for byte.",
-        "repair": "Restore a clean base after a crash or damage; lose nothing.",
-        "status": "Show a workspace's profile, pins, patches and local edits.",
-        "verify": "Check the distribution, or with --workspace trees on disk.",
-        "list": "List profiles, stacks, patches and releases.",
-        "show": "Show a patch: header, files, switch, tests, upstream status.",
-        "report": "Write one HTML page about the whole distribution.",
-        "identify": "Find by content which pin a source folder is.",
-        "blame": "Tell whether upstream or a patch wrote a line or traceback.",
-        "bisect": "Find the patch of a profile that breaks a command.",
+        "apply": ("workspace_verbs", "Build a profile's stacks and write the patched trees."),
+        "revert": ("workspace_verbs", "Restore the unpatched base, byte for byte."),
+        "repair": ("workspace_verbs", "Restore a clean base after a crash or damage; lose nothing."),
+        "status": ("workspace_verbs", "Show a workspace's profile, pins, patches and local edits."),
+        "verify": ("check_verbs", "Check the distribution, or with --workspace trees on disk."),
+        "list": ("catalog_verbs", "List profiles, stacks, patches and releases."),
+        "show": ("catalog_verbs", "Show a patch: header, files, switch, tests, upstream status."),
+        "report": ("catalog_verbs", "Write one HTML page about the whole distribution."),
+        "identify": ("workspace_verbs", "Find by content which pin a source folder is."),
+        "blame": ("workspace_verbs", "Tell whether upstream or a patch wrote a line or traceback."),
+        "bisect": ("workspace_verbs", "Find the patch of a profile that breaks a command."),
     },
     "Deploy": {
-        "fetch": "Download and verify a profile's pinned sources.",
-        "bundle": "Carry a profile to machines without a network, in one file.",
-        "install": "Install patched trees into a Python environment.",
-        "requirements": "Print a profile's locked dependencies as pip reads them.",
-        "sbom": "Print a profile's bill of materials, CycloneDX or SPDX.",
-        "image": "Check the trees and labels of a container image in a file.",
-        "cluster": "Check every node of a Ray cluster, or apply to all of them.",
+        "fetch": ("deploy_verbs", "Download and verify a profile's pinned sources."),
+        "bundle": ("deploy_verbs", "Carry a profile to machines without a network, in one file."),
+        "install": ("deploy_verbs", "Install patched trees into a Python environment."),
+        "requirements": ("catalog_verbs", "Print a profile's locked dependencies as pip reads them."),
+        "sbom": ("catalog_verbs", "Print a profile's bill of materials, CycloneDX or SPDX."),
+        "image": ("check_verbs", "Check the trees and labels of a container image in a file."),
+        "cluster": ("cluster_verb", "Check every node of a Ray cluster, or apply to all of them."),
     },
     "Maintain patches": {
-        "init": "Begin a distribution of your own, for another upstream.",
-        "new": "Start a patch: header, test, probe and mutation to fill in.",
-        "edit": "Open a stack as commits in a work tree.",
-        "export": "Write the commits of a work tree back to patch files.",
-        "import": "Import mails, an mbox or a folder of patch files.",
-        "lock": "Write locks, pages and tables from patches, or check them.",
-        "prove": "Run tests that fail without a patch and pass with it.",
-        "outdated": "Show what upstreams have that is newer than the pins.",
-        "bump": "Make a new release: move stacks, lock and prove them.",
-        "pin": "Create a stack at another revision, without patches yet.",
-        "rebase": "Move a stack's patches to another upstream revision.",
-        "drift": "Show how patches fare on newer releases, or local changes.",
+        "init": ("pin_verbs", "Begin a distribution of your own, for another upstream."),
+        "new": ("edit_verbs", "Start a patch: header, test, probe and mutation to fill in."),
+        "edit": ("edit_verbs", "Open a stack as commits in a work tree."),
+        "export": ("edit_verbs", "Write the commits of a work tree back to patch files."),
+        "import": ("edit_verbs", "Import mails, an mbox or a folder of patch files."),
+        "lock": ("check_verbs", "Write locks, pages and tables from patches, or check them."),
+        "prove": ("prove_verb", "Run tests that fail without a patch and pass with it."),
+        "outdated": ("pin_verbs", "Show what upstreams have that is newer than the pins."),
+        "bump": ("pin_verbs", "Make a new release: move stacks, lock and prove them."),
+        "pin": ("pin_verbs", "Create a stack at another revision, without patches yet."),
+        "rebase": ("rebase_verbs", "Move a stack's patches to another upstream revision."),
+        "drift": ("rebase_verbs", "Show how patches fare on newer releases, or local changes."),
     },
     "Tool": {
-        "doctor": "Check what this machine lacks.",
-        "script": "Run a script of the distribution, or list them.",
-        "use": "Fetch a distribution and make it the default.",
+        "doctor": ("tool_verbs", "Check what this machine lacks."),
+        "script": ("tool_verbs", "Run a script of the distribution, or list them."),
+        "use": ("tool_verbs", "Fetch a distribution and make it the default."),
     },
 }
-VERBS = {name: text for below in _GROUPS.values() for name, text in below.items()}
-# Verbs that share a module; every other one has its own.
-_TOGETHER = {
-    "workspace_verbs": ("apply", "revert", "repair", "status", "identify", "blame", "bisect"),
-    "catalog_verbs": ("list", "show", "report", "requirements", "sbom"),
-    "deploy_verbs": ("fetch", "bundle", "install"),
-    "check_verbs": ("verify", "image", "lock"),
-    "edit_verbs": ("new", "edit", "export", "import"),
-    "rebase_verbs": ("drift", "rebase"),
-    "pin_verbs": ("init", "pin", "outdated", "bump"),
-    "tool_verbs": ("doctor", "script", "use"),
-}
-_MODULES = {name: module for module, names in _TOGETHER.items() for name in names}
+VERBS = {name: module for below in _GROUPS.values() for name, (module, _) in below.items()}
 
 
 def module_of(verb: str) -> str:
     """The module below patchctl.cli that has a verb of patchctl itself."""
-    return _MODULES.get(verb, f"{verb}_verb")
+    return VERBS.get(verb, f"{verb}_verb")
 
 
 def verbs() -> dict[str, str]:
@@ -96,7 +84,7 @@ def verbs() -> dict[str, str]:
 
 def _headings() -> dict[str, dict[str, str]]:
     """Verbs by heading, those of extensions included."""
-    found = {heading: {**below} for heading, below in _GROUPS.items()}
+    found = {heading: {name: text for name, (_, text) in below.items()} for heading, below in _GROUPS.items()}
     for name, (heading, text, _) in _of_extensions().items():
         found.setdefault(heading, {})[name] = text
     return found
