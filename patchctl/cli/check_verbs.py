@@ -25,7 +25,7 @@ from patchctl.cli.app import (
 )
 from patchctl.cli.sources import Sources, source_options, source_or_bundle_options
 from patchctl.errors import DONE, FINDINGS, SourceUnavailable, WrongUse
-from patchctl.terminal.text import Style
+from patchctl.terminal.text import Style, visible_line
 
 if TYPE_CHECKING:
     from patchctl.check.pages import WrittenPages
@@ -272,7 +272,7 @@ def _lock_text(rows: list[LockRow], pages: WrittenPages, check: bool, style: Sty
         yield from (f"    {d}" for d in row.differences)
         for form, tried in row.unavailable.items():
             yield f"    {style.note('not checked')}: form {form}"
-            yield from (f"        tried {place}: {reason}" for place, reason in tried)
+            yield from (visible_line(f"        tried {place}: {reason}") for place, reason in tried)
         if row.lost and not check:
             yield "    nothing was written: the lock has to be computed, and no form of the source could be had"
     yield from (f"written  {path}" for path in pages.written)

@@ -13,7 +13,7 @@ import click
 from patchctl.cli.app import App, format_option, json_option, print_findings, profile_option, workspace_option
 from patchctl.cli.sources import Sources, bundle_argument, source_options, source_or_bundle_options
 from patchctl.errors import SourceUnavailable, WrongUse
-from patchctl.terminal.text import Style
+from patchctl.terminal.text import Style, visible_line
 
 if TYPE_CHECKING:
     from patchctl.bundle.reader import Bundle
@@ -88,7 +88,7 @@ def fetch_command(
             yield f"{head}  {how}, {row.seconds} s  {base.origin}"
         for name, failure in missing:
             yield f"{name:<12} {style.note('skipped')}"
-            yield from (f"    tried {t.place}: {t.reason}" for t in failure.tried)
+            yield from (visible_line(f"    tried {t.place}: {t.reason}") for t in failure.tried)
         if sources.bundle is not None:
             yield f"distribution {dist.root}: patchctl --root {shlex.quote(str(dist.root))} apply {dist.profile(profile).options}"
 
