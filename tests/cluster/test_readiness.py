@@ -93,6 +93,17 @@ def test_the_odd_one_is_named(changed: dict[str, str], trait: str, stops: bool) 
     assert look(found.answers, accepted=(trait,)).ready
 
 
+def test_the_first_node_is_any_where_it_is_known_by_name() -> None:
+    little = "MemTotal: 629145600 kB\n"
+    for first, short in (("192.0.2.1", {"n1"}), ("node1", {"n1", "n2"})):
+        environment = json.dumps({**ENVIRONMENT, "MASTER_ADDR": first})
+        found = look({node(n): machine(n, environment=environment, meminfo=little) for n in (1, 2)})
+        blocked = {
+            title for title, rows in found.findings.items() for f in rows if f.name == "controller memory" and f.blocks
+        }
+        assert blocked == short, first
+
+
 def test_without_a_majority_every_value_is_named() -> None:
     found = look({node(1): machine(1), node(2): machine(2, driver="Version=25.3.rc2\n")})
     assert [(o.value, o.most, o.nodes) for o in found.odd] == [

@@ -204,15 +204,17 @@ def _device_network(root: Path) -> str:
     tool = find_program("hccn_tool") or (HCCN_TOOL if os.access(HCCN_TOOL, os.X_OK) else None)
     if tool is None:
         raise Missing(message("hccn_tool is not on PATH, and not below /usr/local/Ascend/driver/tools"))
-    asked = [(n, what) for n in numbers for what in ("ip", "tls", "link")]
-    return "".join(f"# {n} {what}\n{_answer(tool, '-i', str(n), f'-{what}', '-g')}\n" for n, what in asked)
-
-
-def _answer(tool: str, *args: str) -> str:
-    try:
-        return _tool(tool, *args, fails=True).strip()
-    except (Missing, OSError, subprocess.SubprocessError) as error:
-        return one_line(str(error))
+    answers = list[str]()
+    for n, what in ((n, what) for n in numbers for what in ("ip", "tls", "link")):
+        hangs = False
+        try:
+            answer = _tool(tool, "-i", str(n), f"-{what}", "-g", fails=True).strip()
+        except (Missing, OSError, subprocess.SubprocessError) as error:
+            answer, hangs = one_line(str(error)), isinstance(error, subprocess.TimeoutExpired)
+        answers.append(f"# {n} {what}\n{answer}\n")
+        if hangs:  # each of the others would take as long
+            break
+    return "".join(answers)
 
 
 def _npu_smi(environment: Mapping[str, str]) -> str:

@@ -323,7 +323,7 @@ class DevicePort:
 def device_ports(text: str) -> dict[int, DevicePort]:
     """hccn_tool's answers by device, after lines `# N ip`, `# N tls` and `# N link`."""
     said: dict[int, dict[str, str]] = {}
-    for device, what, answer in re.findall(r"(?ms)^# (\d{1,4}) (ip|tls|link)\n(.*?)(?=^# |\Z)", text):
+    for device, what, answer in re.findall(r"(?ms)^# (\d{1,4}) (ip|tls|link)\r?\n(.*?)(?=^# |\Z)", text):
         said.setdefault(int(device), {})[what] = answer
     return {device: _device_port(answers) for device, answers in sorted(said.items())}
 

@@ -108,10 +108,12 @@ def readiness(
     findings: dict[str, tuple[Finding, ...]] = {}
     for node, answer in answers.items():
         if isinstance(answer, NodeFacts) and answer.failed is None and (facts := answer.machine) is not None:
-            own = case(m.Machine(facts.texts, node.title, facts.time, facts.absent))
-            passed_over = (*RUNNING, *(() if is_first(own) else FIRST_NODE))
-            found = tuple(f for f in all_findings(own, accepted) if f.name not in passed_over)
-            cases[node.title], findings[node.title] = own, (*first(own, found), *found)
+            cases[node.title] = case(m.Machine(facts.texts, node.title, facts.time, facts.absent))
+    known = any(map(is_first, cases.values()))  # where MASTER_ADDR is a name, no node has it among its addresses
+    for title, own in cases.items():
+        passed_over = (*RUNNING, *(FIRST_NODE if known and not is_first(own) else ()))
+        found = tuple(f for f in all_findings(own, accepted) if f.name not in passed_over)
+        findings[title] = (*first(own, found), *found)
     missing = max(0, (nodes or 0) - sum(node.alive for node in answers))
     return Readiness(answers, findings, tuple(_odd(cases, accepted)), missing)
 

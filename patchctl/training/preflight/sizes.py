@@ -109,7 +109,12 @@ def sequences_of_a_rank(case: Case, engine: Engine) -> int | None:
 def utilisation(case: Case) -> Fraction:
     """The share of the device that the engine takes."""
     text = case.text(f"{ROLLOUT}.gpu_memory_utilization")
-    return (number(text) if text else None) or UTILISATION
+    if text is None:
+        return UTILISATION
+    share = number(text)
+    if share is None or not 0 < share <= 1:
+        raise BadSizes(message("{name} is {value}", name=f"{ROLLOUT}.gpu_memory_utilization", value=text))
+    return share
 
 
 def training_of(case: Case, model: Model) -> Training:

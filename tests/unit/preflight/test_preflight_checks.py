@@ -19,6 +19,7 @@ from machines import (
     NOW,
     TRAIN,
     df,
+    hccn,
     ip_addr,
     npu_smi,
     paths,
@@ -277,7 +278,7 @@ def test_controller_memory_is_what_the_workers_answer(look: Look) -> None:
     assert tight.level == "warning" and "more than 75%" in tight.message
     little = one(look(meminfo=meminfo(0.6)), "controller memory")
     assert little.blocks and "of which Ray lets 95% be used" in little.message
-    assert "data.train_batch_size=256" in str(little.todo)
+    assert "fits is --size batch=256; " in str(little.todo)
 
 
 def test_what_is_left_out_is_not_counted(look: Look) -> None:
@@ -596,6 +597,30 @@ def test_an_engine_cannot_take_more_than_is_free(look: Look) -> None:
     found = one(look(given=greedy), "gpu_memory_utilization")
     assert found.blocks and "0.98 x 64.0 GiB are 62.7 GiB, and 60.9 GiB are free" in found.message
     assert "gpu_memory_utilization" not in look()
+    full = one(look(npu_smi=npu_smi(used={(0, 0): 65_500})), "gpu_memory_utilization")
+    assert full.blocks and full.todo == "end what else is on the devices"  # and not a share of 0
+
+
+@pytest.mark.parametrize("share", ["0", "80%", "0,8", "1.5"])
+def test_a_share_of_the_device_that_is_none(look: Look, share: str) -> None:
+    wrong = Given(overrides={"actor_rollout_ref.rollout.gpu_memory_utilization": share})
+    found = one(look(given=wrong), "parallel sizes")
+    assert found.blocks and f"gpu_memory_utilization is {share}" in found.message
+
+
+def test_answers_of_hccn_tool_that_are_none(look: Look) -> None:
+    """A device that could not be asked has no address that could be wrong."""
+    failed = "dcmi module initialize failed. ret is -8005\n"
+    silent = "".join(f"# {n} {what}\n{failed}" for n in range(16) for what in ("ip", "tls", "link"))
+    for text in (silent, "garbage\n"):
+        found = look(hccn=text)
+        assert "addresses of devices" not in found and one(found, "device network").level == "unknown"
+    assert one(look(hccn=hccn().replace("\n", "\r\n")), "device network").level == "ok"
+
+
+def test_ports_that_are_reserved_stay_so(look: Look) -> None:
+    found = one(look(reserved_ports="30000-32767\n"), "reserved ports")
+    assert "ip_local_reserved_ports=30000-32767,60000-60031" in str(found.todo)
 
 
 def test_context_parallelism_of_two_runs_out_of_memory(look: Look) -> None:
@@ -780,9 +805,10 @@ def test_a_container_without_card_one(tmp_path: Path, version: str, wrong: bool)
     assert bool(found) == wrong
     if found:
         assert found[0].blocks and "ASCEND_VISIBLE_DEVICES=0,2,3" in str(found[0].todo)
-        named = json.dumps({**json.loads(environment()), "ASCEND_VISIBLE_DEVICES": "0,2,3"})
-        case = of_verl(version, tmp_path / "named", npu_smi=first_away, environment=named)
-        assert [f for f in check_devices(case) if f.name == "card 1"] == []
+        for cards, told in (("0,2,3", False), ("4-7", True), ("all", True), ("", True)):
+            named = json.dumps({**json.loads(environment()), "ASCEND_VISIBLE_DEVICES": cards})
+            case = of_verl(version, tmp_path / f"named{cards}", npu_smi=first_away, environment=named)
+            assert bool([f for f in check_devices(case) if f.name == "card 1"]) == told, cards
 
 
 @pytest.mark.parametrize(

@@ -120,12 +120,15 @@ def _rollout(case: Case, model: Model, engine: Engine, total: int | None, reside
         what_it_takes = message(
             "{share} are {taken}, and {free} are free", share=of_all, taken=size_text(taken), free=size_text(left)
         )
-        setting = f"{ROLLOUT}.gpu_memory_utilization={int(100 * left / total) / 100:g}"
-        todo = message("{setting}, or end what else is on the devices", setting=setting)
+        at_most = int(100 * left / total) / 100
+        setting = f"{ROLLOUT}.gpu_memory_utilization={at_most:g}"
+        todo = message("end what else is on the devices")
         if resident:
             kept = message("{size} stay with the trainer", size=size_text(resident))
             what_it_takes = message("{what}, as {more}", what=what_it_takes, more=kept)
-            todo = message("{setting}, or param_offload and optimizer_offload", setting=setting)
+            todo = message("param_offload and optimizer_offload")
+        if at_most:
+            todo = message("{setting}, or {todo}", setting=setting, todo=todo)
         stops = message("{what}: the engine does not start", what=what_it_takes)
         yield looked_at(_AREA, "gpu_memory_utilization", "error", stops, todo)
     if weights >= taken:

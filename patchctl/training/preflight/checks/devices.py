@@ -69,7 +69,9 @@ def _first_card(case: Case, found: m.Smi) -> Iterator[Finding]:
     """verl asks `npu-smi info -t board -i 1` before the first transfer of weights, whatever cards there are, and ends without an answer
     unless this variable names another (verl v0.9.0, utils/device.py, get_npu_versions)."""
     cards = sorted({device.card for device in found.devices})
-    if 1 in cards or not case.is_of("verl", ">=0.9") or VISIBLE_CARDS in case.in_effect:
+    first = case.in_effect.get(VISIBLE_CARDS, "").split(",")[0].strip()
+    named = first.isdecimal() and not {int(first), int(first) // 2}.isdisjoint(cards)
+    if 1 in cards or not case.is_of("verl", ">=0.9") or named:
         return
     what = message(
         "there is no card 1, which verl asks for its versions before the first transfer of weights; here are {cards}",

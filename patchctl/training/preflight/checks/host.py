@@ -207,10 +207,9 @@ def _controller(case: Case) -> Iterator[Finding]:
         what = message("{what}, with {size} of states", what=what, size=size_text(kept))
     what = message("{what}; {of} is {has}", what=what, of=of, has=size_text(has))
     batch = _largest_batch(case, found.needed, int(has * RAY_KILLS_ABOVE) - kept)
-    if batch:
-        advice = message(
-            "the largest power of two that fits is {setting}; {advice}", setting=f"{BATCH}={batch}", advice=advice
-        )
+    if 0 < batch < (case.number(BATCH) or 0):
+        setting = f"--size batch={batch}" if "batch" in case.run.sizes else f"{BATCH}={batch}"
+        advice = message("the largest power of two that fits is {setting}; {advice}", setting=setting, advice=advice)
     if found.needed + kept > has * RAY_KILLS_ABOVE:
         share = f"{float(RAY_KILLS_ABOVE):.0%}"
         what = message("{what}, of which Ray lets {share} be used", what=what, share=share)

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from patchctl.findings import Finding, looked_at
 from patchctl.language import joined, message
-from patchctl.terminal.text import abridged, device_count
+from patchctl.terminal.text import abridged, device_count, one_line
 from patchctl.training.preflight import machine as m
 from patchctl.training.preflight.case import Case
 
@@ -277,6 +277,8 @@ def _reserved(case: Case) -> Iterator[Finding]:
         what = message("{first} to {last}: {why}", first=first, last=last, why=why)
         yield looked_at("network", name, "unknown", what, cure, needed=False)
         return
+    reserved = ",".join(f"{a}-{b}" for a, b in (*kept, (first, last)))  # which replaces those that there are
+    cure = message("on the host: sysctl -w {setting}", setting=f"net.ipv4.ip_local_reserved_ports={reserved}")
     free = [p for p in range(first, last + 1) if given[0] <= p <= given[1] and not any(a <= p <= b for a, b in kept)]
     if free:
         what = message(
@@ -303,7 +305,11 @@ def _device_network(case: Case) -> Iterator[Finding]:
             why = case.machine.why_not(m.DEVICE_NETWORK)
             yield looked_at("network", "device network", "unknown", why, todo, needed=False)
         return
-    ports = m.device_ports(text)
+    ports = {n: port for n, port in m.device_ports(text).items() if port != m.DevicePort()}
+    if not ports:
+        what = message("hccn_tool gave no answer that is understood: {said}", said=one_line(text, 200))
+        yield looked_at("network", "device network", "unknown", what, needed=False)
+        return
     faults = [*_tls(case, ports), *_addresses(case, ports), *_down(case, ports)]
     yield from faults
     if ports and not faults:
