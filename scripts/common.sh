@@ -69,22 +69,25 @@ need_command() {
   command -v -- "$1" >/dev/null || die "$WRONG_USE" "$(text "there is no {1} on PATH" "$1")" "$2"
 }
 
-# patchctl, wherever it is: PATCHCTL, PATH, or the environment that `make` made beside these scripts; with the recipes that
-# belong to these scripts, from whatever folder they are called. Where they were copied without any, patchctl looks itself.
-patchctl() {
-  local root made
-  root=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd)
-  made=$root/.venv/bin/patchctl
-  [[ ! -e $root/manifests/upstreams.yaml ]] || local -x PATCHCTL_ROOT=${PATCHCTL_ROOT:-$root}
-  if [[ -n ${PATCHCTL-} ]]; then
-    "$PATCHCTL" "$@"
-  elif [[ -n $(type -P patchctl) ]]; then
-    command patchctl "$@"
-  elif [[ -x $made ]]; then
-    "$made" "$@"
-  else
+# find_patchctl: sets PROGRAM to patchctl, wherever it is (PATCHCTL, PATH, or the environment that `make` made beside these scripts),
+# and ROOT to the recipes that belong to these scripts, from whatever folder they are called. Where they were copied without any,
+# patchctl looks itself.
+find_patchctl() {
+  local folder
+  folder=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd)
+  ROOT=${PATCHCTL_ROOT-}
+  [[ -n $ROOT || ! -e $folder/manifests/upstreams.yaml ]] || ROOT=$folder
+  PROGRAM=${PATCHCTL:-$(type -P patchctl || true)}
+  [[ -n $PROGRAM || ! -x $folder/.venv/bin/patchctl ]] || PROGRAM=$folder/.venv/bin/patchctl
+  [[ -n $PROGRAM ]] ||
     die "$WRONG_USE" "$(text "patchctl was not found")" "$(text "pip install it, put it on PATH, or set PATCHCTL to its path")"
-  fi
+}
+
+patchctl() {
+  local PROGRAM ROOT
+  find_patchctl
+  [[ -z $ROOT ]] || local -x PATCHCTL_ROOT=$ROOT
+  "$PROGRAM" "$@"
 }
 
 # override KEY: its number in COMMAND, which `patchctl recipe command` printed.
@@ -136,7 +139,8 @@ trees_of() {
 put_on_path() {
   local trees
   trees=$(trees_of "$1") ||
-    wrong_use "$(text "--workspace {1}: none of the trees is there" "$1")" "patchctl apply --workspace $1"
+    wrong_use "$(text "--workspace {1}: none of the trees is there" "$1")" \
+      "patchctl apply --profile ${PROFILE:-NAME} --workspace $(printf %q "$1")"
   [[ -z $trees ]] || export PYTHONPATH=$trees${PYTHONPATH:+:$PYTHONPATH}
 }
 
@@ -167,15 +171,17 @@ names_of() {
 }
 
 # find_way HEAD: this node's address and interface on the way to the first node, into NODE_IP and INTERFACE unless they are
-# said; exported for HCCL and gloo (003, 4.5). Without a head the way out decides: to an address that is no one's (RFC 5737).
+# said; exported for HCCL and gloo (003, 4.5). Without a head the way out decides: to an address that is no one's (RFC 5737). A head's
+# name is exported as the address that it has for itself.
 find_way() {
-  local found=''
+  local found='' head=''
   if [[ -z $NODE_IP || -z $INTERFACE ]]; then
     found=$(python3 "$HERE/ray_nodes.py" local "${NODE_IP:-${1:-192.0.2.1}}") ||
       die "$WRONG_USE" "$(text "the way to {1} was not found" "${1:-$(text "other machines")}")" "--node-ip ADDRESS --interface NAME"
     NODE_IP=${NODE_IP:-${found% *}} INTERFACE=${INTERFACE:-${found##* }}
   fi
-  export HCCL_SOCKET_IFNAME=$INTERFACE GLOO_SOCKET_IFNAME=$INTERFACE SOCKET_IFNAME=$INTERFACE MASTER_ADDR=${1:-$NODE_IP}
+  [[ -z $1 ]] || head=$(python3 "$HERE/ray_nodes.py" address "$1" 2>/dev/null) || head=$1
+  export HCCL_SOCKET_IFNAME=$INTERFACE GLOO_SOCKET_IFNAME=$INTERFACE SOCKET_IFNAME=$INTERFACE MASTER_ADDR=${head:-$NODE_IP}
 }
 
 # Ray opens many files for each worker (003, 4.5).

@@ -27,6 +27,7 @@ CHINESE=(
   ["{1} needs paths that are not set:"]="{1} 需要以下路径，但没有设置："
   ["export NAME=PATH, or --path NAME=PATH (patchctl recipe show -v {1})"]="请执行 export NAME=PATH，或用 --path NAME=PATH 给出（说明见 patchctl recipe show -v {1}）"
   ["{1}: there is no such folder"]="{1}：目录不存在"
+  ["--log-dir {1}: nothing can be written there"]="--log-dir {1}：无法在其中写入"
   ["patchctl apply --profile {1} --workspace D (with the recipe's --release), --workspace D"]="请执行 patchctl apply --profile {1} --workspace D（加上配方的 --release），再用 --workspace D"
   ["this is what the printed script would stop at"]="打印的脚本运行到这里会停止"
   ["warning: --no-preflight: nobody has looked at this machine; what is missing shows up in hours, not now"]="注意：--no-preflight：没有检查这台机器；缺少的东西现在看不出来，几小时后才会暴露"

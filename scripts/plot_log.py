@@ -90,7 +90,14 @@ def _parser() -> argparse.ArgumentParser:
 def _summarise(args: argparse.Namespace) -> int:
     _check_use(args)
     names = _names(args.logs)
-    runs = [_read(path, name, as_json=args.json) for path, name in zip(args.logs, names, strict=True)]
+    read = [_read(path, name, as_json=args.json) for path, name in zip(args.logs, names, strict=True)]
+    runs = [run for run in read if run.steps]
+    for path, run in zip(args.logs, read, strict=True):
+        if not runs:
+            hint = "the output of the driver (train.sh), with console among trainer.logger"
+            raise WrongUse("no step of verl is in it (step:N - key:value - ...)", where=str(path), hint=hint)
+        if not run.steps:
+            print(f"plot_log.py: {visible_line(str(path))}: left out, as no step of verl is in it", file=sys.stderr)
     found = [(run, hints(run, args.devices)) for run in runs]
     # Files before the table: who reads that may go away (| head), and the files are wanted all the same.
     no_picture = bool(args.out) and importlib.util.find_spec("matplotlib") is None
@@ -157,12 +164,6 @@ def _read(path: Path, name: str, *, as_json: bool) -> Run:
         ) from error
     finally:
         progress.finish()
-    if not run.steps:
-        raise WrongUse(
-            "no step of verl is in it (step:N - key:value - ...)",
-            where=str(path),
-            hint="the output of the driver (train.sh), with console among trainer.logger",
-        )
     return run
 
 

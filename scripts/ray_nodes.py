@@ -124,6 +124,9 @@ def _parser() -> argparse.ArgumentParser:
     local = verbs.add_parser("local", help="print this node's ADDRESS and INTERFACE on the way to another address")
     local.add_argument("towards", help="an address or a name; the way there decides")
     local.set_defaults(run=print_local)
+    address = verbs.add_parser("address", help="print the IPv4 address of a name")
+    address.add_argument("name")
+    address.set_defaults(run=print_address)
     reach = verbs.add_parser("reach", help="wait until something listens there")
     nodes = verbs.add_parser("nodes", help="wait until the nodes are there, and list them")
     for verb in (reach, nodes):
@@ -145,6 +148,11 @@ def print_local(args: argparse.Namespace) -> int:
         probe.connect((args.towards, 9))
         address = probe.getsockname()[0]
     print(address, interface_of(address, _interfaces()))
+    return DONE
+
+
+def print_address(args: argparse.Namespace) -> int:
+    print(socket.gethostbyname(args.name))
     return DONE
 
 

@@ -155,7 +155,15 @@ print_plan() {
   # shellcheck disable=SC2016
   [[ -z $trees ]] || printf 'export PYTHONPATH=%q${PYTHONPATH:+:$PYTHONPATH}\n' "$trees"
   [[ -z ${PATCHCTL_RELEASE-} ]] || printf 'export PATCHCTL_RELEASE=%q\n' "$PATCHCTL_RELEASE"
-  if [[ -n $PREFLIGHT ]]; then printf 'patchctl' && printf ' %q' "${PREFLIGHT_COMMAND[@]}" && echo ' || exit'; fi
+  local PROGRAM ROOT name
+  find_patchctl
+  [[ $PROGRAM != "$(type -P patchctl)" ]] || PROGRAM=patchctl
+  [[ -z $ROOT ]] || printf 'export PATCHCTL_ROOT=%q\n' "$ROOT"
+  while IFS= read -r name; do
+    name=${name%%:\?*}
+    [[ -z ${!name-} ]] || printf 'export %s=%q\n' "$name" "$(absolute "$name" "${!name}")"
+  done < <(variables)
+  if [[ -n $PREFLIGHT ]]; then printf '%q' "$PROGRAM" && printf ' %q' "${PREFLIGHT_COMMAND[@]}" && echo ' || exit'; fi
   # Only what is known now is quoted; a cluster that is not there yet is the script's own HEAD.
   local head=local
   if [[ -n $HEAD ]]; then
@@ -199,9 +207,14 @@ train() {
   exit "${PIPESTATUS[0]}"
 }
 
+# Before anything is waited for.
+make_log_folder() {
+  mkdir -p -- "$LOG_DIR" 2>/dev/null && [[ -w $LOG_DIR ]] ||
+    wrong_use "$(text "--log-dir {1}: nothing can be written there" "$LOG_DIR")"
+}
+
 start_log() {
-  mkdir -p -- "$LOG_DIR"
-  LOG=$(realpath -- "$LOG_DIR")/$PROFILE-$RECIPE-$(date +%Y%m%d_%H%M%S).log
+  LOG=$(realpath -- "$LOG_DIR")/$PROFILE-${RECIPE##*/}-$(date +%Y%m%d_%H%M%S).log
   printf '%s\n' "$ENVIRONMENT" "$COMMAND" | sed 's/^/# /' >"$LOG"
   say "$(text "the log: {1}" "$LOG")"
 }
@@ -215,6 +228,7 @@ main() {
     return
   fi
   check_paths
+  make_log_folder
   [[ -z $ON_PATH ]] || put_on_path "$WORKSPACE"
   source_cann "$CANN"
   ((NODES == 1)) || find_way "${HEAD%:*}"

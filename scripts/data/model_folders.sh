@@ -6,7 +6,7 @@ use_trees() {
   local name tree found=''
   for name in "$@"; do
     tree=$(tree_of "$WORKSPACE" "$name") ||
-      wrong_use "$WORKSPACE has no $name" "patchctl apply --workspace $WORKSPACE, or --workspace DIR"
+      wrong_use "$WORKSPACE has no $name" "patchctl apply --profile NAME --workspace $(printf %q "$WORKSPACE"), or --workspace DIR"
     found+=${tree:+$tree:}
   done
   [[ -z $found ]] || export PYTHONPATH=${found%:}${PYTHONPATH:+:$PYTHONPATH}

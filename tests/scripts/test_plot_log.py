@@ -634,6 +634,9 @@ class TestMisuse:
     def test_a_log_of_a_run_that_never_made_a_step(self, tmp_path: Path) -> None:
         path = written(tmp_path / "a.log", ["(TaskRunner pid=9) ValueError: out of memory"])
         assert "no step of verl is in it" in refused(path)
+        found = plot_log(path, SAMPLE, "--json")  # train.sh makes a log at each start
+        assert found.returncode == 0 and len(json.loads(found.stdout)["runs"]) == 1
+        assert f"{path}: left out, as no step of verl is in it" in found.stderr
 
     @pytest.mark.parametrize("content", [b"not gzip", gzip.compress(b"step:1 - a:1\n" * 5000)[:-20]])
     def test_a_broken_archive(self, tmp_path: Path, content: bytes) -> None:

@@ -352,6 +352,12 @@ def test_the_interface_is_that_of_the_way_there(shell: Shell) -> None:
     assert shell.run("ray_nodes.py", "local", "no-such-host.invalid").returncode == 1
 
 
+def test_a_heads_name_is_its_address(shell: Shell) -> None:
+    """Which workers export as MASTER_ADDR, as the head does."""
+    assert shell.run("ray_nodes.py", "address", "localhost").stdout == "127.0.0.1\n"
+    assert shell.run("ray_nodes.py", "address", "no-such-host.invalid").returncode == 1
+
+
 def test_nothing_is_no_fault_for_stop(shell: Shell) -> None:
     address = shell.folder / "state/address"  # of a cluster that has died
     address.parent.mkdir()

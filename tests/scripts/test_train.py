@@ -262,13 +262,20 @@ def test_an_override_that_breaks_a_rule_is_refused(run: Training) -> None:
 def test_a_dry_run_prints_a_script_that_does_the_same(run: Training) -> None:
     code, printed = run.to_the_end("--dry-run", "trainer.total_epochs=7")
     assert (code, run.logs()) == (0, [])
-    script = program(run.shell.folder / "tools", "printed.sh", f"patchctl() {{ :; }}\n{printed.out}")
+    script = program(run.shell.folder / "tools", "printed.sh", printed.out)
     again = run.shell.start("/bin/bash", script, **run.env)
     assert again.wait() == 0, again.err
     _, direct = run.to_the_end("trainer.total_epochs=7")
     assert started(again)["argv"] == started(direct)["argv"]
     assert started(again)["cwd"] == started(direct)["cwd"]
-    assert "patchctl preflight --profile qwen3-8b --recipe grpo" in printed.out
+    assert f"{run.env['PATCHCTL']} preflight --profile qwen3-8b --recipe grpo" in printed.out
+    assert f"export MODEL_PATH={run.env['MODEL_PATH']}\n" in printed.out and "export PATCHCTL_ROOT=" in printed.out
+
+
+def test_the_folder_of_logs_is_made_before_anything_is_asked(run: Training) -> None:
+    code, program = run.to_the_end("--log-dir", "/proc/logs")
+    assert code == 2 and "--log-dir /proc/logs: nothing can be written there" in program.err
+    assert "asked: " not in program.err
 
 
 def test_a_dry_run_says_what_it_would_stop_at(run: Training) -> None:
