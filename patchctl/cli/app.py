@@ -309,6 +309,14 @@ def _named_release(ctx: click.Context, param: click.Parameter, value: str | None
         name_release(ctx, value)
 
 
+def of_release(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
+    """The recipe of RECIPE@RELEASE; the release is taken out, and named."""
+    recipe, at, release = (value or "").partition("@")
+    if at:
+        name_release(ctx, release)
+    return recipe or None
+
+
 release_option = click.option(
     "--release",
     metavar="NAME",

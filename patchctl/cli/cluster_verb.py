@@ -15,6 +15,7 @@ from patchctl.cli.app import (
     App,
     format_option,
     json_option,
+    of_release,
     optional_profile,
     print_findings,
     profile_option,
@@ -65,8 +66,9 @@ _LOOKING = (
         "--recipe",
         "-r",
         metavar="NAME",
+        callback=of_release,
         shell_complete=_complete_recipe,
-        help="Hold the environment against this recipe, or PROFILE/RECIPE.",
+        help="Hold the environment against this recipe, or PROFILE/RECIPE, or RECIPE@RELEASE.",
     ),
     click.option(
         "--python",

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from patchctl.cli.app import App, complete_profile, name_release, release_option, split_pair
+from patchctl.cli.app import App, complete_profile, of_release, release_option, split_pair
 from patchctl.errors import BadManifest, WrongUse
 from patchctl.language import joined, message
 
@@ -197,14 +197,6 @@ def recipe_overrides(command: Callable[..., Any]) -> Callable[..., Any]:
     return gathered
 
 
-def _of_release(ctx: click.Context, param: click.Parameter, value: str) -> str:
-    """The recipe of RECIPE@RELEASE; the release is taken out."""
-    recipe, at, release = value.partition("@")
-    if at:
-        name_release(ctx, release)
-    return recipe
-
-
 profile_of_recipe = click.option(
     "--profile", "-p", metavar="NAME", shell_complete=complete_profile, help="The profile, see `patchctl list`."
 )
@@ -213,10 +205,10 @@ recipe_option = click.option(
     "-r",
     required=True,
     metavar="NAME",
-    callback=_of_release,
+    callback=of_release,
     shell_complete=complete_recipe,
     help="The recipe, or PROFILE/RECIPE, or with @RELEASE that of a release.",
 )
 recipe_argument = click.argument(
-    "recipe", metavar="[PROFILE/]RECIPE[@RELEASE]", callback=_of_release, shell_complete=complete_recipe
+    "recipe", metavar="[PROFILE/]RECIPE[@RELEASE]", callback=of_release, shell_complete=complete_recipe
 )
