@@ -16,6 +16,7 @@ import ast
 import operator
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from fractions import Fraction
 
@@ -28,7 +29,7 @@ from patchctl.manifest.distribution import Distribution
 from patchctl.manifest.load import Loaded
 from patchctl.manifest.types import Profile, Stack
 from patchctl.training.recipes.grammar import items
-from patchctl.training.recipes.types import Condition, RecipeRule, Rules
+from patchctl.training.recipes.types import Condition, Rules
 
 FACT = "stack."  # what begins so is the version of an upstream
 
@@ -79,26 +80,20 @@ ALL = "all"
 _NULL = ("null", "None", "~")
 
 
+@dataclass(frozen=True)
 class Facts:
     """What is known of a recipe, by name. `defaults` stand behind what the recipe sets itself; `versions` are those of its stacks,
     and `renamed` has the names that keys have there."""
 
-    def __init__(
-        self,
-        values: Mapping[str, str],
-        defaults: Mapping[str, str],
-        versions: Mapping[str, str] | None = None,
-        renamed: Mapping[str, str] | None = None,
-    ) -> None:
-        self._values = values
-        self._defaults = defaults
-        self._renamed = renamed or {}
-        self.versions: Mapping[str, str] = versions or {}
+    values: Mapping[str, str]
+    defaults: Mapping[str, str]
+    versions: Mapping[str, str] = field(default_factory=dict)
+    renamed: Mapping[str, str] = field(default_factory=dict)
 
     def text(self, name: str) -> str | None:
         """The value, or None where there is none or null."""
-        said = self._values.get(name, self._values.get(self._renamed.get(name, name)))
-        value = self._defaults.get(name) if said is None else said
+        said = self.values.get(name, self.values.get(self.renamed.get(name, name)))
+        value = self.defaults.get(name) if said is None else said
         if said is None and value is not None and value.startswith("="):
             return self.text(value[1:].strip())
         return None if value is None or value in _NULL else value
@@ -154,7 +149,7 @@ def same(one: str, other: str) -> bool:
 
 def misses(condition: Condition, facts: Facts) -> str | None:
     """What is not so, as "X is Y, ..."; None where all of the condition holds. Raises BadExpression."""
-    return next((found for check in _CHECKS for found in check(condition, facts)), None)
+    return next(_missed(condition, facts), None)
 
 
 def names_in(condition: Condition) -> list[str]:
@@ -166,25 +161,8 @@ def names_in(condition: Condition) -> list[str]:
 
 
 def faults(loaded: Loaded[Rules], upstreams: Collection[str]) -> Iterator[Problem]:
-    """Names that no rule can mean, since nothing gives them a value: a misspelt key would make a rule that never breaks."""
-    yield from _upstream_faults(loaded, upstreams)
-    known = {*RECIPE_FACTS, *SIZES, *(key for table in loaded.value.defaults.values() for key in table)}
-    known |= {name for names in loaded.value.renamed.values() for name in names.values()}
-    for rule_name, rule in loaded.value.rules.items():
-        for part, condition in (("when", rule.when), ("must", rule.must)):
-            path = ("rules", rule_name, part)
-            try:
-                unknown = [n for n in names_in(condition or Condition()) if n not in known and not n.startswith("env.")]
-            except BadExpression as error:
-                yield loaded.positions.problem(path, str(error))
-                continue
-            for name in unknown:
-                yield loaded.positions.problem(path, f"no fact {quoted(name)}{did_you_mean(name, known)}")
-        yield from _sample_faults(loaded, rule_name, rule, known)
-
-
-def _upstream_faults(loaded: Loaded[Rules], upstreams: Collection[str]) -> Iterator[Problem]:
-    """Conditions on an upstream that there is not: such a rule would never be asked."""
+    """Names that no rule can mean, since nothing gives them a value: a misspelt key would make a rule that never breaks. And
+    conditions on an upstream that there is not: such a rule would never be asked."""
     named: list[tuple[tuple[str, ...], str]] = [
         (("rules", name, "of", one), one) for name, rule in loaded.value.rules.items() for one in rule.of
     ]
@@ -193,89 +171,56 @@ def _upstream_faults(loaded: Loaded[Rules], upstreams: Collection[str]) -> Itera
     for path, one in named:
         if one not in upstreams:
             yield loaded.positions.problem(path, f"no upstream {quoted(one)}{did_you_mean(one, upstreams)}", at="key")
-
-
-def _sample_faults(loaded: Loaded[Rules], rule_name: str, rule: RecipeRule, known: set[str]) -> Iterator[Problem]:
-    for part, samples in (("good", rule.good), ("bad", rule.bad)):
-        if not samples:
-            yield loaded.positions.problem(("rules", rule_name, part), "expected one sample at least", at="key")
-        for index, sample in enumerate(samples):
-            for name in sample:
+    known = {*RECIPE_FACTS, *SIZES, *(key for table in loaded.value.defaults.values() for key in table)}
+    known |= {name for names in loaded.value.renamed.values() for name in names.values()}
+    for rule_name, rule in loaded.value.rules.items():
+        for part, condition in (("when", rule.when), ("must", rule.must)):
+            path = ("rules", rule_name, part)
+            try:
+                names = names_in(condition or Condition())
+            except BadExpression as error:
+                yield loaded.positions.problem(path, str(error))
+                continue
+            for name in names:
+                if name not in known and not name.startswith("env."):
+                    yield loaded.positions.problem(path, f"no fact {quoted(name)}{did_you_mean(name, known)}")
+        for part, samples in (("good", rule.good), ("bad", rule.bad)):
+            path = ("rules", rule_name, part)
+            if not samples:
+                yield loaded.positions.problem(path, "expected one sample at least", at="key")
+            for index, name in ((index, name) for index, sample in enumerate(samples) for name in sample):
                 if name not in known and not name.startswith(("env.", FACT)):
                     what = f"no fact {quoted(name)}{did_you_mean(name, known)}"
-                    yield loaded.positions.problem(("rules", rule_name, part, index, name), what, at="key")
+                    yield loaded.positions.problem((*path, index, name), what, at="key")
 
 
-def _equals(condition: Condition, facts: Facts) -> Iterator[str]:
-    for name, values in condition.equals.items():
-        found = facts.text(name)
-        if not any(value in _NULL if found is None else same(found, value) for value in values):
-            yield message("{found}, not {values}", found=_is(name, found), values=joined(values, " or "))
-
-
-def _differs(condition: Condition, facts: Facts) -> Iterator[str]:
-    for name, values in condition.differs.items():
-        found = facts.text(name)
-        if any(value in _NULL if found is None else same(found, value) for value in values):
-            yield _is(name, found)
-
-
-def _given(condition: Condition, facts: Facts) -> Iterator[str]:
+def _missed(condition: Condition, facts: Facts) -> Iterator[str]:
+    for table, wanted in ((condition.equals, True), (condition.differs, False)):
+        for name, values in table.items():
+            found = facts.text(name)
+            if any(value in _NULL if found is None else same(found, value) for value in values) != wanted:
+                said = _is(name, found)
+                yield message("{found}, not {values}", found=said, values=joined(values, " or ")) if wanted else said
     yield from (message("{name} is not set", name=name) for name in condition.given if facts.text(name) is None)
-
-
-def _absent(condition: Condition, facts: Facts) -> Iterator[str]:
     yield from (_is(name, found) for name in condition.absent if (found := facts.text(name)) is not None)
-
-
-def _holds(condition: Condition, facts: Facts) -> Iterator[str]:
     for text in condition.holds:
         if not holds(text, facts.number):
-            left, right = sides(text, facts.number)
-            yield message(
-                "{condition} does not hold: {left} and {right}",
-                condition=" ".join(text.split()),
-                left=_shown(left),
-                right=_shown(right),
-            )
-
-
-def _contains(condition: Condition, facts: Facts) -> Iterator[str]:
+            left, right = map(_shown, sides(text, facts.number))
+            said = " ".join(text.split())
+            yield message("{condition} does not hold: {left} and {right}", condition=said, left=left, right=right)
     for name, parts in condition.contains.items():
         found = facts.text(name)
         if not any(part in (found or "") for part in parts):
             yield message("{found}, without {parts}", found=_is(name, found), parts=joined(parts, " or "))
-
-
-def _lacks(condition: Condition, facts: Facts) -> Iterator[str]:
     for name, parts in condition.lacks.items():
         found = facts.text(name)
         said = _is(name, found)
         yield from (message("{found}, with {part}", found=said, part=part) for part in parts if part in (found or ""))
-
-
-def _among(condition: Condition, facts: Facts) -> Iterator[str]:
     for name, patterns in condition.among.items():
         for item in facts.items(name):
             if not any(fnmatchcase(item, pattern) for pattern in patterns):
-                yield message(
-                    "{name} has {item}, which is none of {patterns}",
-                    name=name,
-                    item=quoted(item),
-                    patterns=joined(patterns),
-                )
-
-
-_CHECKS: tuple[Callable[[Condition, Facts], Iterator[str]], ...] = (
-    _equals,
-    _differs,
-    _given,
-    _absent,
-    _holds,
-    _contains,
-    _lacks,
-    _among,
-)
+                shown, allowed = quoted(item), joined(patterns)
+                yield message("{name} has {item}, which is none of {patterns}", name=name, item=shown, patterns=allowed)
 
 
 def _is(name: str, found: str | None) -> str:
@@ -346,9 +291,7 @@ def whole(text: str, lookup: _Lookup) -> int:
 
 def holds(text: str, lookup: _Lookup) -> bool:
     """Whether a comparison of two expressions holds."""
-    node = _comparison(text)
-    left, right = _value(node.left, lookup), _value(node.comparators[0], lookup)
-    return _COMPARISONS[type(node.ops[0])](left, right)
+    return _COMPARISONS[type(_comparison(text).ops[0])](*sides(text, lookup))
 
 
 def sides(text: str, lookup: _Lookup) -> tuple[Fraction, Fraction]:
@@ -359,9 +302,7 @@ def sides(text: str, lookup: _Lookup) -> tuple[Fraction, Fraction]:
 
 def compared(text: str) -> list[str]:
     """The names in a comparison, each once, in order. Raises BadExpression where it is none."""
-    found: dict[str, None] = {}
-    _collect(_comparison(text), found)
-    return list(found)
+    return list(dict.fromkeys(_names(_comparison(text))))
 
 
 def _parsed(text: str) -> ast.expr:
@@ -408,7 +349,7 @@ def _call(node: ast.Call, lookup: _Lookup) -> Fraction:
     return _FUNCTIONS[name]([_value(argument, lookup) for argument in node.args])
 
 
-def _name(node: ast.expr) -> str | None:
+def _name(node: ast.AST) -> str | None:
     """A name, or names joined by dots."""
     if isinstance(node, ast.Name):
         return node.id
@@ -418,10 +359,9 @@ def _name(node: ast.expr) -> str | None:
     return None
 
 
-def _collect(node: ast.AST, found: dict[str, None]) -> None:
-    if isinstance(node, ast.expr) and (name := _name(node)) is not None:
-        found[name] = None
+def _names(node: ast.AST) -> Iterator[str]:
+    if (name := _name(node)) is not None:
+        yield name
         return
-    children = node.args if isinstance(node, ast.Call) else ast.iter_child_nodes(node)
-    for child in children:
-        _collect(child, found)
+    for child in node.args if isinstance(node, ast.Call) else ast.iter_child_nodes(node):
+        yield from _names(child)
