@@ -22,7 +22,7 @@ from patchctl.manifest.diagnostics import quoted
 from patchctl.manifest.distribution import Distribution
 from patchctl.manifest.types import Practice
 from patchctl.training.recipes.grammar import BadElement, Element, element, items, unquoted
-from patchctl.training.recipes.resolve import RecipeRun, Resolved, bare
+from patchctl.training.recipes.resolve import RecipeRun, bare
 from patchctl.training.recipes.rules import Broken, Switch, place_of
 
 FOLDER = Path("manifests") / "keys"
@@ -36,7 +36,6 @@ _ALL = "all"
 class KeyList:
     """One list. `rows` are (key, kind, compositions); the others are by key."""
 
-    path: Path
     rows: Sequence[tuple[str, str, tuple[str, ...]]]
     config: Mapping[str, tuple[str, ...]]
     group: Mapping[str, tuple[str, ...]]
@@ -63,24 +62,19 @@ def list_of(dist: Distribution, upstream: str, stack: str | None) -> KeyList | N
         return None
     rows: list[tuple[str, str, tuple[str, ...]]] = []
     about: dict[str, dict[str, tuple[str, ...]]] = {kind: {} for kind in _ABOUT}
-    for key, kind, rest in _lines(path):
-        if kind in about:
-            about[kind][key] = rest
-        else:
-            rows.append((key, kind, rest))
-    return KeyList(path, rows, **about)
-
-
-def _lines(path: Path) -> Iterator[tuple[str, str, tuple[str, ...]]]:
     for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
         if line.startswith("#"):
             continue
-        parts = line.split("\t")
-        if len(parts) != 3 or parts[1] not in (*DECLARED, UNDECLARED, *_ABOUT):
+        key, kind, rest = parts if len(parts := line.split("\t")) == 3 else ("", "", "")
+        if kind in about:
+            about[kind][key] = tuple(rest.split(","))
+        elif kind in (*DECLARED, UNDECLARED):
+            rows.append((key, kind, tuple(rest.split(","))))
+        else:
             hint = "it is generated: `make config-keys` writes it again"
             what = f"expected KEY, KIND and configurations, not {quoted(line)}"
             raise BadManifest(what, where=Where(str(path), number), hint=hint)
-        yield parts[0], parts[1], tuple(parts[2].split(","))
+    return KeyList(rows, **about)
 
 
 RULE = "known-keys"
@@ -172,8 +166,13 @@ class KnownKeys:
         """Of a mapping that is given as one value: Hydra merges it into one that is there."""
         if self.kinds.get(key) not in _CONTAINERS or not value.startswith("{"):
             return None
-        inside = ((f"{'++' if plus else ''}{key}.{name}", one) for name, one in _pairs(value).items())
-        return next((fault for name, one in inside if (fault := self.fault(name, _text(one)))), None)
+        try:
+            pairs = element(value)
+        except BadElement:  # which the printed command refuses
+            return None
+        inside = pairs.items() if isinstance(pairs, dict) else ()
+        above = f"{'++' if plus else ''}{key}"
+        return next((fault for name, one in inside if (fault := self.fault(f"{above}.{name}", _text(one)))), None)
 
     def _above(self, key: str) -> str:
         """The nearest key above that there is; empty for the top."""
@@ -200,14 +199,6 @@ def _alike(key: str, near: str | None) -> bool:
     above, _, last = key.rpartition(".")
     near_above, _, near_last = (near or "").rpartition(".")
     return above == near_above and difflib.SequenceMatcher(None, last, near_last).ratio() >= _NEAR
-
-
-def _pairs(value: str) -> Mapping[str, Element]:
-    try:
-        found = element(value)
-    except BadElement:  # which the printed command refuses
-        return {}
-    return found if isinstance(found, dict) else {}
 
 
 def _text(one: Element) -> str:
@@ -265,24 +256,15 @@ def unknown_keys(
     documents is told as such."""
     for written, setting in run.overrides.items() if keys else ():
         assert keys is not None
-        if (fault := keys.fault(written, setting.value)) is None:
-            yield from _unknown_word(run, keys, written, setting)
-            continue
-        found, hint = fault
-        found, hint = _of_practice(bare(written), practice, switches) or (found, hint)
-        why = "the framework refuses it, when the cluster is up"
-        yield Broken(
-            RULE, "every override is a key of the framework's configuration", found, why, hint, place_of(run, setting)
-        )
-
-
-def _unknown_word(run: RecipeRun, keys: KnownKeys, written: str, setting: Resolved) -> Iterator[Broken]:
-    fault = keys.word_fault(written, setting.value)
-    if fault is not None:
-        why = "the framework looks it up in its own register, mostly when the cluster is up, and ends"
-        yield Broken(
-            WORDS, "every word is one that the framework knows", fault[0], why, fault[1], place_of(run, setting)
-        )
+        place = place_of(run, setting)
+        if (fault := keys.fault(written, setting.value)) is not None:
+            found, hint = _of_practice(bare(written), practice, switches) or fault
+            why = "the framework refuses it, when the cluster is up"
+            yield Broken(RULE, "every override is a key of the framework's configuration", found, why, hint, place)
+        elif (fault := keys.word_fault(written, setting.value)) is not None:
+            found, hint = fault
+            why = "the framework looks it up in its own register, mostly when the cluster is up, and ends"
+            yield Broken(WORDS, "every word is one that the framework knows", found, why, hint, place)
 
 
 def _of_practice(key: str, practice: Practice | None, switches: Sequence[Switch]) -> tuple[str, str] | None:
