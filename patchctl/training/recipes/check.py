@@ -6,7 +6,7 @@ The packages that recipes and rewards need: what they say, compared with what th
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -86,9 +86,6 @@ def _names(file: Path) -> list[str]:
     return [canonicalize_name(Requirement(text).name) for text in dependencies(file)]
 
 
-_KINDS = ("config", "env")
-
-
 def check_recipes(dist: Distribution, series: Series, report: Report) -> None:
     """Adds what is wrong with the recipes and the rules, and how many there are of both."""
     try:
@@ -107,29 +104,25 @@ def _check_release(dist: Distribution, series: Series, recipes: Recipes, report:
     """The recipes of the profiles as they are on one release."""
     if recipes.files or recipes.rules:
         report.counts.update(recipes=len(recipes.runnable()))
-    unlisted: dict[str, str] = {}
+    unlisted: dict[str, str] = {}  # a list of keys that is not there, and the stack that it would be of
     for profile, name in recipes.runnable():
         try:
             run = resolve(recipes, profile, name)
         except InvalidManifest as error:
             report.add(manifest_findings(dist.root, error).findings)
             continue
-        unlisted |= _without_keys(dist, run)
+        upstream = run.entry.upstream
+        stack = dist.profile(run.profile).stacks.get(upstream)
+        keys = FOLDER / upstream / f"{stack}.tsv"
+        if stack is not None and not (dist.root / keys).is_file():
+            unlisted[keys.as_posix()] = f"{upstream}/{stack}"
         for broken in _broken(dist, series, recipes, run):
             rule = "recipe-needs" if broken.rule == "recipe-needs" else "recipe-rule"
             message = f"{run.title} breaks {broken.rule}: {broken}"
             report.add([Finding(rule, message, below(dist.root, broken.where.file), broken.where.line)])
-    for path, stack in unlisted.items():
-        what = f"recipes start {stack}, which has no list of keys; `make config-keys` (scripts/config_keys.py) writes verl's"
+    for path, started in unlisted.items():
+        what = f"recipes start {started}, which has no list of keys; `make config-keys` (scripts/config_keys.py) writes verl's"
         report.add([Finding("recipe-keys", what, path)])
-
-
-def _without_keys(dist: Distribution, run: RecipeRun) -> dict[str, str]:
-    """The list of keys that a recipe's stack lacks, with the stack; empty where it is there."""
-    upstream = run.entry.upstream
-    stack = dist.profile(run.profile).stacks.get(upstream)
-    path = FOLDER / upstream / f"{stack}.tsv"
-    return {} if stack is None or (dist.root / path).is_file() else {path.as_posix(): f"{upstream}/{stack}"}
 
 
 def _broken(dist: Distribution, series: Series, recipes: Recipes, run: RecipeRun) -> Iterator[Broken]:
@@ -156,14 +149,12 @@ def _of_profile(dist: Distribution, series: Series, name: str) -> tuple[list[str
     for upstream, stack in profile.stacks.items():
         left_out = {f.partition("@")[0] for f in profile.without if f.partition("@")[2] in ("", upstream)}
         patches += [p for p in series.stacks.get((upstream, stack), ()) if p.feature not in left_out]
-    return [p.feature for p in patches], list(_switches(patches))
-
-
-def _switches(patches: Sequence[StackPatch]) -> Iterator[Switch]:
+    switches: list[Switch] = []
     for patch in patches:
         kind, _, rest = (patch.header.trailer("Switch") or "").partition(" ")
-        if kind in _KINDS:
-            yield Switch(patch.feature, kind, rest.partition("=")[0].strip().lstrip("+"))
+        if kind in ("config", "env"):
+            switches.append(Switch(patch.feature, kind, rest.partition("=")[0].strip().lstrip("+")))
+    return [p.feature for p in patches], switches
 
 
 def _samples(dist: Distribution, loaded: Loaded[Rules]) -> Iterator[Finding]:

@@ -124,11 +124,18 @@ def read_recipes(dist: Distribution) -> Recipes:
         if loaded.value.name != path.stem:
             what = f"expected {quoted(path.stem)}, the file's name; found {quoted(loaded.value.name)}"
             problems.append(loaded.positions.problem(("name",), what))
-    rules = _rules(dist.root, problems)
+    try:
+        rules = read(dist.root / RULES, Rules) if (dist.root / RULES).exists() else None
+    except InvalidManifest as error:
+        problems.extend(error.problems)
+        rules = None
     problems += conditions.faults(rules, dist.upstreams) if rules else []
     for key, loaded in files.items():
         problems += _parent(key, loaded, files, unread)
-        problems += _upstreams(loaded, dist)
+        for name in loaded.value.of:
+            if name not in dist.upstreams:  # a recipe of it would be nobody's
+                what = f"no upstream {quoted(name)}{did_you_mean(name, dist.upstreams)}"
+                problems.append(loaded.positions.problem(("of", name), what, at="key"))
     if problems:
         raise InvalidManifest(problems)
     versions = {(one.name, one.release): versions_of(dist, one) for one in dist.every_profile()}
@@ -183,24 +190,6 @@ def _visible(folder: Path) -> list[Path]:
     """What lies in a folder, less hidden files and editors' backups."""
     found = list(folder.iterdir()) if folder.is_dir() else []
     return [p for p in found if not p.name.startswith(".") and not p.name.endswith("~")]
-
-
-def _rules(root: Path, problems: list[Problem]) -> Loaded[Rules] | None:
-    if not (root / RULES).exists():
-        return None
-    try:
-        return read(root / RULES, Rules)
-    except InvalidManifest as error:
-        problems.extend(error.problems)
-        return None
-
-
-def _upstreams(loaded: Loaded[Recipe], dist: Distribution) -> Iterator[Problem]:
-    """A recipe of an upstream that there is not would be nobody's."""
-    for name in loaded.value.of:
-        if name not in dist.upstreams:
-            what = f"no upstream {quoted(name)}{did_you_mean(name, dist.upstreams)}"
-            yield loaded.positions.problem(("of", name), what, at="key")
 
 
 def _parent(

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Annotated, Any
@@ -124,11 +124,6 @@ class RecipeRun:
         found = self.override(key)
         return int(found.value) if found is not None and found.value.isdecimal() else None
 
-    @property
-    def environment_facts(self) -> dict[str, Resolved]:
-        """The environment by the names that rules use."""
-        return {f"env.{name}": value for name, value in self.environment.items()}
-
     def path(self, name: str) -> str | None:
         """Where a path lies, as far as it is known here."""
         return self.given.paths.get(name, self.paths[name].default)
@@ -189,7 +184,9 @@ def resolve(recipes: Recipes, profile: str, name: str, given: Given | None = Non
     """The recipe as it would run. Raises InvalidManifest for a wrong recipe, WrongUse for a wrong request."""
     given = given or Given()
     own = recipes.recipe(profile, name)
-    chain = _chain(recipes, recipes.key(profile, name))
+    chain = [recipes.key(profile, name)]  # the recipe, then what it extends, up to the first
+    while (parent := parent_of(chain[-1], recipes.files[chain[-1]].value)) is not None:
+        chain.append(parent)
     merged = _merge(recipes, chain)
     _apply(merged, given, own)
     if merged.entry is None:
@@ -223,17 +220,9 @@ def resolve(recipes: Recipes, profile: str, name: str, given: Given | None = Non
     )
 
 
-def _chain(recipes: Recipes, key: Key) -> list[Key]:
-    """The recipe, then what it extends, up to the first."""
-    chain = [key]
-    while (parent := parent_of(chain[-1], recipes.files[chain[-1]].value)) is not None:
-        chain.append(parent)
-    return chain
-
-
-def _merge(recipes: Recipes, chain: Iterable[Key]) -> _Merged:
+def _merge(recipes: Recipes, chain: Sequence[Key]) -> _Merged:
     merged = _Merged()
-    for key in reversed(list(chain)):
+    for key in reversed(chain):
         loaded = recipes.files[key]
         recipe = loaded.value
         for index, name in enumerate(recipe.without):
@@ -313,10 +302,10 @@ def _sizes(written: Mapping[str, Resolved], own: Loaded[Recipe]) -> dict[str, Re
     for name, size in all_sizes.items():
         try:
             found[name] = replace(size, value=str(value_of(name, ())))
+            if done[name] < 1:
+                raise BadExpression(f"is {done[name]}; expected 1 or more")
         except BadExpression as error:
             raise _refused(name, size, error) from None
-        if done[name] < 1:
-            raise _refused(name, size, BadExpression(f"is {done[name]}; expected 1 or more"))
     return found
 
 
@@ -342,9 +331,8 @@ def _computed(
 
 
 def _refused(name: str, setting: Resolved, error: BadExpression) -> BadManifest | WrongUse:
-    if setting.where is None:
+    if (place := setting.where) is None:
         return WrongUse(f"{name}: {error}")
-    place = setting.where
     return InvalidManifest([Problem(place.file, place.line or 1, 1, name, str(error))])
 
 
@@ -360,29 +348,18 @@ class RecipeDifference:
 
 def differences(one: RecipeRun, other: RecipeRun) -> list[RecipeDifference]:
     """Compare entry, needs, data, sizes, environment and overrides, each in the order of the first recipe."""
-    return [
-        *_compared("entry", _entry(one), _entry(other)),
-        *_compared("needs", dict.fromkeys(one.needs, "needed"), dict.fromkeys(other.needs, "needed")),
-        *_compared("data", _data(one), _data(other)),
-        *_compared("sizes", _texts(one.sizes), _texts(other.sizes)),
-        *_compared("environment", _texts(one.environment), _texts(other.environment)),
-        *_compared("overrides", _texts(one.overrides), _texts(other.overrides)),
-    ]
-
-
-def _compared(section: str, one: Mapping[str, str], other: Mapping[str, str]) -> list[RecipeDifference]:
-    names = dict.fromkeys([*one, *other])
-    rows = [RecipeDifference(section, name, one.get(name), other.get(name)) for name in names]
+    left, right = _compared(one), _compared(other)
+    names = dict.fromkeys((section, name) for section in left for name in (*left[section], *right[section]))
+    rows = [RecipeDifference(section, n, left[section].get(n), right[section].get(n)) for section, n in names]
     return [row for row in rows if row.one is None or row.other is None or not same(row.one, row.other)]
 
 
-def _texts(settings: Mapping[str, Resolved]) -> dict[str, str]:
-    return {bare(name): setting.value for name, setting in settings.items()}
-
-
-def _entry(run: RecipeRun) -> dict[str, str]:
-    return {"module": run.entry.module, "config": run.entry.config, "folder": run.entry.folder or "."}
-
-
-def _data(run: RecipeRun) -> dict[str, str]:
-    return {part: data.name for part, data in run.data.items()}
+def _compared(run: RecipeRun) -> dict[str, dict[str, str]]:
+    """What is compared of a recipe, by section and name."""
+    settings = {"sizes": run.sizes, "environment": run.environment, "overrides": run.overrides}
+    return {
+        "entry": {"module": run.entry.module, "config": run.entry.config, "folder": run.entry.folder or "."},
+        "needs": dict.fromkeys(run.needs, "needed"),
+        "data": {part: data.name for part, data in run.data.items()},
+        **{section: {bare(name): one.value for name, one in found.items()} for section, found in settings.items()},
+    }

@@ -107,7 +107,8 @@ def broken_rules(run: RecipeRun, loaded: Loaded[Rules] | None) -> Iterator[Broke
 
 def _place(run: RecipeRun, rule: RecipeRule) -> Where:
     """Where the value stands that breaks the rule: on the command line, if it speaks of one that does, else the first of all."""
-    settings = {**run.environment_facts, **{bare(k): v for k, v in run.overrides.items()}, **run.sizes}
+    settings = {f"env.{name}": value for name, value in run.environment.items()}
+    settings |= {bare(key): value for key, value in run.overrides.items()} | {**run.sizes}
     names = [*names_in(rule.must), *(names_in(rule.when) if rule.when else [])]
     names += [NODES, PER_NODE] if DEVICES in names else []
     found = sorted((settings[name] for name in names if name in settings), key=lambda one: one.recipe != COMMAND_LINE)
@@ -136,17 +137,15 @@ def wrong_needs(
     for feature in sorted(needed & acts_on.keys()):
         if not turned_on[feature]:
             found = f"{feature} is needed, and {' or '.join(acts_on[feature])} is not set"
-            hint = "set its switch, or take it out of needs"
-            if _said_by_user(run, acts_on[feature]):
-                hint = _own_recipe(run, f"`extends: {run.name}` and `without: [{feature}]`, beside that setting")
+            own = f"`extends: {run.name}` and `without: [{feature}]`, beside that setting"
+            hint = _hint(run, acts_on[feature], "set its switch, or take it out of needs", own)
             yield _need(run, "what a recipe needs is switched on", found, hint)
     for feature, keys in sorted(turned_on.items()):
         owners = {other for other, of in turned_on.items() if set(of) & set(keys)}
         if keys and not needed & owners:
             found = f"{keys[0]} switches {feature} on, which is not needed"
-            hint = f"add {feature} to needs"
-            if _said_by_user(run, keys):
-                hint = _own_recipe(run, f"`extends: {run.name}`, `needs: [{feature}]` and {keys[0]}")
+            own = f"`extends: {run.name}`, `needs: [{feature}]` and {keys[0]}"
+            hint = _hint(run, keys, f"add {feature} to needs", own)
             yield _need(run, "a recipe needs the features that it switches on", found, hint)
 
 
@@ -168,14 +167,11 @@ def _need(run: RecipeRun, says: str, found: str, hint: str) -> Broken:
     return Broken("recipe-needs", says, found, why, hint, where)
 
 
-def _said_by_user(run: RecipeRun, names: Sequence[str]) -> bool:
-    """Whether one of these keys has its value from the command line, which cannot say what is needed."""
-    return any(found[1].recipe == COMMAND_LINE for name in names if (found := _setting_of(run, name)))
-
-
-def _own_recipe(run: RecipeRun, content: str) -> str:
-    folder = PurePath(run.positions.file).parent.as_posix()
-    return f"a recipe of your own, {folder}/NAME.yaml, with {content}"
+def _hint(run: RecipeRun, names: Sequence[str], of_recipe: str, own: str) -> str:
+    """What to do: where one of these keys has its value from the command line, which cannot say what is needed, a recipe with `own`."""
+    if not any(found[1].recipe == COMMAND_LINE for name in names if (found := _setting_of(run, name))):
+        return of_recipe
+    return f"a recipe of your own, {PurePath(run.positions.file).parent.as_posix()}/NAME.yaml, with {own}"
 
 
 def _is_on(run: RecipeRun, name: str, defaults: Mapping[str, str]) -> bool:

@@ -55,7 +55,7 @@ def command_lines(run: RecipeRun, tree: TreeState | None = None) -> list[str]:
     lines = [*_comments(run), f"cd {_working_directory(run, tree)} || exit"]
     words = [f"python3 -m {run.entry.module}", f"--config-name={run.entry.config}"]
     words += [override_word(key, setting, run) for key, setting in run.overrides.items()]
-    return [*lines, *_continued([*words, '"$@"'])]
+    return [*lines, f"{words[0]} \\", *(f"  {word} \\" for word in words[1:]), '  "$@"']
 
 
 def _working_directory(run: RecipeRun, tree: TreeState | None) -> str:
@@ -87,25 +87,21 @@ def override_text(key: str, setting: Resolved, run: RecipeRun) -> str:
 
 
 def hydra_value(text: str) -> str:
-    """A value in Hydra's grammar: in quotes where a bare word would mean something else."""
+    """A value in Hydra's grammar: in quotes where a bare word would mean something else. Hydra parses a list or a mapping as it is
+    written."""
     if _PLAIN.fullmatch(text) or _QUOTED.fullmatch(text):
         return text
     if text.startswith(("[", "{")):
-        return _container(text)
+        try:
+            element(text)
+        except BadElement as error:
+            hint = """an item with other characters goes in quotes: '["a#b",c]'"""
+            raise WrongUse(f"{text}: Hydra would not parse it: {error}", hint=hint) from None
+        return text
     # Hydra takes a backslash for an escape in front of a quote only.
     escaped = re.sub(r"(\\*)'", lambda m: m[1] * 2 + "\\'", text)
     ended = re.sub(r"(\\+)$", lambda m: m[1] * 2, escaped)
     return f"'{ended}'"
-
-
-def _container(text: str) -> str:
-    """A list or a mapping, which Hydra parses as it is written."""
-    try:
-        element(text)
-    except BadElement as error:
-        hint = """an item with other characters goes in quotes: '["a#b",c]'"""
-        raise WrongUse(f"{text}: Hydra would not parse it: {error}", hint=hint) from None
-    return text
 
 
 def _environment_value(setting: Resolved, run: RecipeRun) -> str:
@@ -128,7 +124,3 @@ def _comments(run: RecipeRun) -> Iterator[str]:
     yield f"# {run.title}{on}: {one_line(run.summary)}"
     for limit in run.limits:
         yield f"# limit: {one_line(limit, 1000)}"
-
-
-def _continued(words: list[str]) -> list[str]:
-    return [f"{words[0]} \\", *(f"  {word} \\" for word in words[1:-1]), f"  {words[-1]}"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property, wraps
 from typing import TYPE_CHECKING, Any
 
@@ -132,12 +132,11 @@ def _given(arguments: RecipeArguments) -> Given:
         sizes[NODES] = str(arguments.nodes)
     settings = _pairs(arguments.settings, "an override", "trainer.total_epochs=1")
     paths = _pairs(arguments.paths, "--path", "--path model=/data/model")
-    return Given(sizes, settings, {name: _absolute(name, path) for name, path in paths.items()})
-
-
-def _absolute(name: str, path: str) -> str:
-    """Training starts in another folder. A model may also be a name on a hub; checkpoints need not be there yet."""
-    return os.path.abspath(path) if name == "checkpoints" or os.path.exists(path) else path
+    for name, path in paths.items():  # training starts in another folder
+        if name == "checkpoints" or os.path.exists(path):
+            # A model may also be a name on a hub; checkpoints need not be there yet.
+            paths[name] = os.path.abspath(path)
+    return Given(sizes, settings, paths)
 
 
 def _pairs(texts: Iterable[str], option: str, example: str) -> dict[str, str]:
@@ -180,17 +179,9 @@ def recipe_overrides(command: Callable[..., Any]) -> Callable[..., Any]:
     """--nodes, --size, --release, --path and KEY=VALUE; with profile and recipe they reach the command as one `arguments`."""
 
     @wraps(command)
-    def gathered(
-        *args: Any,
-        profile: str | None,
-        recipe: str,
-        nodes: int | None,
-        settings: tuple[str, ...],
-        sizes: tuple[str, ...],
-        paths: tuple[str, ...],
-        **others: Any,
-    ) -> Any:
-        return command(*args, arguments=RecipeArguments(profile, recipe, nodes, settings, sizes, paths), **others)
+    def gathered(*args: Any, **options: Any) -> Any:
+        named = {one.name: options.pop(one.name) for one in fields(RecipeArguments)}
+        return command(*args, arguments=RecipeArguments(**named), **options)
 
     for option in reversed(_OVERRIDES):
         option(gathered)
