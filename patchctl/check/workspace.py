@@ -23,13 +23,13 @@ from patchctl.errors import (
     Tried,
     WrongUse,
 )
-from patchctl.findings import Finding, NotChecked, Report, from_error
+from patchctl.findings import Finding, Level, NotChecked, Report, from_error
 from patchctl.git.catfile import ObjectReader
 from patchctl.git.objects import Files
 from patchctl.git.run import GitFailed
 from patchctl.manifest.distribution import Distribution
-from patchctl.manifest.lock import LockedForm, lock_file, read_lock
-from patchctl.manifest.types import Stack
+from patchctl.manifest.lock import lock_file, read_lock
+from patchctl.manifest.types import Profile, Stack
 from patchctl.os_errors import is_resource_error
 from patchctl.stack.build import Built, StackBuilder
 from patchctl.stack.patches import StackPatch
@@ -77,7 +77,9 @@ def verify_workspace(
         report.counts["trees"] += 1
         report.add(_TreeCheck(workspace, name, tree, state, dist, report).findings())
     progress.finish()
-    report.not_checked += _skipped(state)
+    for skipped in state.skipped:  # they have no tree here: nobody may think that they were looked at
+        tried = tuple(Tried(place, reason) for place, reason in skipped.tried)
+        report.not_checked.append(NotChecked(f"{skipped.upstream}, which was skipped when it was applied", tried))
     unlike = unlike_profile(workspace, state, dist) if dist is not None else {}
     for name, what in sorted(unlike.items()):
         found = Finding("other-stack", f"{what}: {_AGAIN}", str(workspace / name), upstream=name)
@@ -86,13 +88,6 @@ def verify_workspace(
         what = f"there is no tree of the profile {state.profile}" if state.profile else "no tree is applied any more"
         report.findings.append(Finding("tree-missing", f"{what}: nothing was verified", str(workspace)))
     return report
-
-
-def _skipped(state: WorkspaceState) -> Iterator[NotChecked]:
-    """The profile's upstreams that have no tree here: nobody may think that they were looked at."""
-    for skipped in state.skipped:
-        tried = tuple(Tried(place, reason) for place, reason in skipped.tried)
-        yield NotChecked(f"{skipped.upstream}, which was skipped when it was applied", tried)
 
 
 @dataclass(frozen=True)
@@ -151,8 +146,10 @@ class _TreeCheck:
             message = f"it does not list the files that apply left there: {_AGAIN} with --stash"
             yield self.at("record", message, tree.folder / state.record)
 
-    def at(self, rule: str, message: str, path: Path, patch: str | None = None) -> Finding:
-        return Finding(rule, message, str(path), upstream=self.name, patch=patch)
+    def at(
+        self, rule: str, message: str, path: Path | None = None, patch: str | None = None, level: Level = "error"
+    ) -> Finding:
+        return Finding(rule, message, str(path or self.tree.folder), None, level, self.name, patch)
 
     def files(self) -> Iterator[Finding]:
         """Every file, read and hashed, those that the stack deletes included.
@@ -177,13 +174,13 @@ class _TreeCheck:
         operation = operation_in(self.tree)
         if operation is not None:
             message = f"{operation.name} is in progress, and giving it up brings other files back: {operation.way_out}"
-            yield self.at("head-moved", message, self.tree.folder)
+            yield self.at("head-moved", message)
         if self.state.kind != "managed":
             return  # the owner's HEAD is his own
         head = self.tree.work.head()
         if head != self.state.tip_commit:
             message = f"HEAD is {head or 'nothing'}, the stack's last commit is {self.state.tip_commit}"
-            yield self.at("head-moved", message, self.tree.folder)
+            yield self.at("head-moved", message)
 
     def instead(self) -> Iterator[tuple[bytes, Finding]]:
         """Files that Python imports in place of the stack's or beside them; git may ignore them."""
@@ -214,10 +211,10 @@ class _TreeCheck:
         found = [p for p in others if os.fsdecode(p) not in self.state.generated]
         for path in found[:_SHOWN_UNTRACKED]:
             full = self.tree.folder / os.fsdecode(path)
-            yield Finding("untracked-file", "the file is not the stack's", str(full), None, "note", self.name)
+            yield self.at("untracked-file", "the file is not the stack's", full, level="note")
         if len(found) > _SHOWN_UNTRACKED:
             message = f"... and {len(found) - _SHOWN_UNTRACKED} more files that are not the stack's"
-            yield Finding("untracked-file", message, str(self.tree.folder), None, "note", self.name)
+            yield self.at("untracked-file", message, level="note")
 
     def generated(self) -> Iterator[Finding]:
         for path, digest in sorted(self.state.generated.items()):
@@ -233,79 +230,53 @@ class _TreeCheck:
             if left.feature not in chosen:
                 tried = (Tried(self.state.origin, left.reason),)
                 self.report.not_checked.append(NotChecked(f"{self.name}: {left.feature}, which is left out", tried))
-        stack = self.stack()
-        if isinstance(stack, Finding):
-            yield stack
-        elif stack is not None:
-            yield from _Expectation(self, stack).findings()
+        if self.dist is None:
+            return
+        if (stack := self.dist.stacks.get((self.name, self.state.stack))) is None:
+            yield self.at("other-patches", f"the distribution has no stack {self.state.stack} of {self.name} any more")
+            return
+        yield from self.base(stack)
+        profile = self.profile
+        if profile is None:
+            applied = self.whole.profile is not None and bool(self.state.patches)
+        else:
+            applied = self.name in profile.stacks
+        if not applied:  # after a revert, and for what another profile had, it is at its base
+            if self.whole.profile is None and in_profile(self.state):
+                yield self.at("wrong-tip", "the state names no profile, and the tree is not at its base")
+            return
+        try:
+            patches = load_patches(self.dist, stack)
+        except BadPatch as error:
+            yield from_error("patch-file", error, str(self.tree.folder), self.name)
+            return
+        out = {o.feature for o in self.state.left_out}
+        yield from self.patches([p for p in patches if p.feature not in out])
+        yield from self.declared(stack)
+        yield from self.locked(self.dist, stack, frozenset(out))
+        yield from self.built(patches, out)
+
+    @property
+    def profile(self) -> Profile | None:
+        """The state's profile, as the distribution has it."""
+        return self.dist.held(self.whole.profile, self.whole.release) if self.dist is not None else None
 
     def chosen(self) -> set[str]:
         """The features of this upstream that someone decided to leave out; the others could not be had."""
         asked = list(self.whole.without)
-        profile = self.dist.held(self.whole.profile, self.whole.release) if self.dist is not None else None
-        asked += profile.without if profile is not None else []
+        asked += self.profile.without if self.profile is not None else []
         pairs = [feature.partition("@") for feature in asked]
         return {name for name, _, upstream in pairs if upstream in ("", self.name)}
 
-    def stack(self) -> Stack | Finding | None:
-        """The distribution's stack for this tree; None when there is nothing to compare with."""
-        if self.dist is None:
-            return None
-        key = (self.name, self.state.stack)
-        if key not in self.dist.stacks:
-            message = f"the distribution has no stack {self.state.stack} of {self.name} any more"
-            return self.at("other-patches", message, self.tree.folder)
-        return self.dist.stacks[key]
-
-
-@dataclass(frozen=True)
-class _Expectation:
-    """What a tree should be, by the distribution as it is now."""
-
-    check: _TreeCheck
-    stack: Stack
-
-    @property
-    def state(self) -> TreeState:
-        return self.check.state
-
-    def at(self, rule: str, message: str, patch: str | None = None) -> Finding:
-        return self.check.at(rule, message, self.check.tree.folder, patch)
-
-    def findings(self) -> Iterator[Finding]:
-        assert self.check.dist is not None
-        yield from self.base()
-        if not self.applied():
-            if self.check.whole.profile is None and in_profile(self.state):
-                yield self.at("wrong-tip", "the state names no profile, and the tree is not at its base")
-            return
-        try:
-            patches = load_patches(self.check.dist, self.stack)
-        except BadPatch as error:
-            yield from_error("patch-file", error, str(self.check.tree.folder), self.check.name)
-            return
-        out = {o.feature for o in self.state.left_out}
-        yield from self.patches([p for p in patches if p.feature not in out])
-        yield from self.generated()
-        yield from self.tip(patches, out)
-
-    def applied(self) -> bool:
-        """Whether the profile of the state has this tree; after a revert, and for what another profile had, it is at its base."""
-        dist, whole = self.check.dist, self.check.whole
-        profile = dist.held(whole.profile, whole.release) if dist is not None else None
-        if profile is None:
-            return whole.profile is not None and bool(self.state.patches)
-        return self.check.name in profile.stacks
-
-    def base(self) -> Iterator[Finding]:
+    def base(self, stack: Stack) -> Iterator[Finding]:
         """Form git: the pin's own commit. Form sdist: what the lock says, where it speaks."""
-        state, pin = self.state, self.stack.pin
+        state, pin = self.state, stack.pin
         base = state.pin_base or state.base_commit
         if state.form == "git" and base != pin.identity:
             yield self.at("wrong-base", f"the base is {base}, the pin is {pin.identity}: {_AGAIN}")
         if state.differing:
             yield self.own_base()
-        with ObjectReader(self.check.tree.git_dir) as reader:
+        with ObjectReader(self.tree.git_dir) as reader:
             for commit, tree in ((state.base_commit, state.base_tree), (state.tip_commit, state.tip_tree)):
                 found = commit_tree(reader, commit)
                 if found != tree:
@@ -314,7 +285,7 @@ class _Expectation:
     def own_base(self) -> Finding:
         """The files in which the base differs from the pin's, compared with its objects."""
         state = self.state
-        with ObjectReader(self.check.tree.git_dir) as reader:
+        with ObjectReader(self.tree.git_dir) as reader:
             found = reader.changes(*(commit_tree(reader, commit) for commit in (state.pin_base, state.base_commit)))
         differing = sorted(map(os.fsdecode, found.before.keys() | found.after.keys()))
         if differing != sorted(state.differing):
@@ -322,92 +293,78 @@ class _Expectation:
         some = ", ".join(differing[:3])
         more = f" and {len(differing) - 3} more" if len(differing) > 3 else ""
         message = f"{some}{more} are not the pin's, and none of our patches changes them: what is proven was proven on the pin"
-        return replace(self.at("other-base", message), level="note")
+        return self.at("other-base", message, level="note")
 
     def patches(self, wanted: Sequence[StackPatch]) -> Iterator[Finding]:
         """The patches that the state records against those that the distribution has now."""
         now = {p.file.name: p for p in wanted}
         then: dict[str, AppliedPatch] = {a.file: a for a in self.state.patches}
+        odd: list[tuple[str, str]] = []
         for file, patch in now.items():
             if file not in then:
-                yield self.at("other-patches", f"{file} of the distribution is not applied: {_AGAIN}", patch.feature)
+                odd.append((patch.feature, f"{file} of the distribution is not applied"))
             elif then[file].digest != patch.digest:
-                message = f"{file} is another one now than when it was applied: {_AGAIN}"
-                yield self.at("other-patches", message, patch.feature)
-        chosen = self.check.chosen()
+                odd.append((patch.feature, f"{file} is another one now than when it was applied"))
+        chosen = self.chosen()
         for file, applied in then.items():
             if applied.feature in chosen:
-                message = f"{file} is applied, and the profile leaves {applied.feature} out: {_AGAIN}"
-                yield self.at("other-patches", message, applied.feature)
+                odd.append((applied.feature, f"{file} is applied, and the profile leaves {applied.feature} out"))
             elif file not in now:
-                message = f"{file} is applied, and the distribution does not have it: {_AGAIN}"
-                yield self.at("other-patches", message, applied.feature)
+                odd.append((applied.feature, f"{file} is applied, and the distribution does not have it"))
+        for feature, what in odd:
+            yield self.at("other-patches", f"{what}: {_AGAIN}", patch=feature)
 
-    def generated(self) -> Iterator[Finding]:
+    def declared(self, stack: Stack) -> Iterator[Finding]:
         """What the manifest declares against what the state says was written.
 
         In an `--in-place` checkout a file that upstream's build had made before is the owner's: apply left it, and it is not
         in the state.
         """
-        for file in self.stack.generated:
-            path = self.check.tree.folder / file.path
+        for file in stack.generated:
+            path = self.tree.folder / file.path
             written = self.state.generated.get(file.path)
             if written is None and self.state.kind == "into":
                 if not path.is_file():
-                    yield self.check.at(
-                        "generated-changed", "the generated file, which was the owner's, is missing", path
-                    )
+                    yield self.at("generated-changed", "the generated file, which was the owner's, is missing", path)
             elif written != hashlib.sha256(file.content.encode()).hexdigest():
-                yield self.check.at("generated-changed", f"the manifest generates another file here: {_AGAIN}", path)
+                yield self.at("generated-changed", f"the manifest generates another file here: {_AGAIN}", path)
 
-    def tip(self, patches: Sequence[StackPatch], out: set[str]) -> Iterator[Finding]:
-        """The lock where it speaks, and the stack function in any case: the lock may be as wrong as the tree."""
-        yield from self.locked(frozenset(out))
+    def built(self, patches: Sequence[StackPatch], out: set[str]) -> Iterator[Finding]:
+        """The stack function, whatever the lock says: it may be as wrong as the tree."""
         state = self.state
         try:
-            with ObjectReader(self.check.tree.git_dir) as reader:
+            with ObjectReader(self.tree.git_dir) as reader:
                 base_tree = commit_tree(reader, state.base_commit)
                 builder = StackBuilder(reader, state.base_commit, base_tree)
                 built: Built = builder.build(patches, [p for p in patches if p.feature in out])
         except DoesNotApply as error:
-            yield from_error("wrong-tip", error, str(self.check.tree.folder), self.check.name)
+            yield from_error("wrong-tip", error, str(self.tree.folder), self.name)
             return
-        self.check.report.counts["stacks computed again"] += 1
+        self.report.counts["stacks computed again"] += 1
         if built.tip_commit != state.tip_commit:
             message = (
                 f"the distribution's patches give commit {built.tip_commit}, the tree has {state.tip_commit}: {_AGAIN}"
             )
             yield self.at("wrong-tip", message)
 
-    def locked(self, out: frozenset[str]) -> Iterator[Finding]:
-        dist, state = self.check.dist, self.state
-        assert dist is not None
+    def locked(self, dist: Distribution, stack: Stack, out: frozenset[str]) -> Iterator[Finding]:
+        state = self.state
         try:
-            lock = read_lock(dist.root, self.stack)
+            lock = read_lock(dist.root, stack)
         except BadManifest as error:
-            yield from_error(
-                "lock", error, str(lock_file(dist.root, self.check.name, self.stack.name)), self.check.name
-            )
+            yield from_error("lock", error, str(lock_file(dist.root, self.name, stack.name)), self.name)
             return
         expected = lock.expected(state.form, out) if lock is not None else None
         if expected is None:
             return
+        rows = [
+            ("base commit", state.base_commit, expected.base_commit),
+            ("base tree", state.base_tree, expected.base_tree),
+        ]
+        rows += [("tip commit", state.tip_commit, expected.tip_commit), ("tip tree", state.tip_tree, expected.tip_tree)]
         if state.differing:
-            if state.pin_base != expected.base_commit:
-                yield self.at(
-                    "wrong-base",
-                    f"the lock's base commit is {expected.base_commit}, the tree's {state.pin_base}: {_AGAIN}",
-                )
-            return
-        have = LockedForm(state.base_commit, state.base_tree, state.tip_commit, state.tip_tree, expected.unavailable)
-        for key, rule in (
-            ("base_commit", "wrong-base"),
-            ("base_tree", "wrong-base"),
-            ("tip_commit", "wrong-tip"),
-            ("tip_tree", "wrong-tip"),
-        ):
-            if getattr(have, key) != getattr(expected, key):
-                name = key.replace("_", " ")
-                yield self.at(
-                    rule, f"the lock's {name} is {getattr(expected, key)}, the tree's {getattr(have, key)}: {_AGAIN}"
-                )
+            rows = [("base commit", state.pin_base, expected.base_commit)]
+        for name, have, wanted in rows:
+            if have != wanted:
+                rule = f"wrong-{name.partition(' ')[0]}"
+                yield self.at(rule, f"the lock's {name} is {wanted}, the tree's {have}: {_AGAIN}")
