@@ -102,13 +102,9 @@ def full_index(patch: LintedPatch) -> Iterator[Violation]:
             if change.hunks or change.binary is not None:
                 yield Violation(change.line, "there is no `index` line: nothing says which file the change is for")
         elif len(change.old_id) != 40 or len(change.new_id) != 40:
-            at = _index_line(patch, change)
+            following = enumerate(patch.lines[change.line - 1 : change.line + 7], change.line)
+            at = next((n for n, line in following if line.startswith(b"index ")), change.line)
             yield Violation(at, f"the ids have {len(change.old_id)} and {len(change.new_id)} digits; 40 were expected")
-
-
-def _index_line(patch: LintedPatch, change: FileChange) -> int:
-    following = enumerate(patch.lines[change.line - 1 : change.line + 7], change.line)
-    return next((n for n, line in following if line.startswith(b"index ")), change.line)
 
 
 @patch_rule(
@@ -136,12 +132,11 @@ def no_diffstat(patch: LintedPatch) -> Iterator[Violation]:
 
 @patch_rule("no-signature", "the file ends with its last hunk", "`git format-patch` signs with its version")
 def no_signature(patch: LintedPatch) -> Iterator[Violation]:
-    lines = patch.lines
-    rest = [n for n, line in enumerate(lines[:-1], 1) if line in (b"-- ", b"--") or line == b""]
     last = _last_line(patch)
-    after = [n for n in rest if n > last]
-    if after:
-        yield Violation(after[0], "text stands after the last hunk")
+    for number, line in enumerate(patch.lines[last:-1], last + 1):
+        if line in (b"-- ", b"--", b""):
+            yield Violation(number, "text stands after the last hunk")
+            return
 
 
 def _last_line(patch: LintedPatch) -> int:
@@ -187,9 +182,10 @@ def context_runs(hunk: Hunk) -> tuple[int, int, int]:
     "no-trailing-blanks", "no added line ends with a blank", "linters upstream refuse it, and editors take it away"
 )
 def no_trailing_blanks(patch: LintedPatch) -> Iterator[Violation]:
-    for number, line in _added(patch):
-        if line.rstrip(b"\r\n").endswith((b" ", b"\t")):
-            yield Violation(number, "the added line ends with a blank")
+    for _, hunk in _hunks(patch):
+        for number, line in added_lines(hunk):
+            if line.rstrip(b"\r\n").endswith((b" ", b"\t")):
+                yield Violation(number, "the added line ends with a blank")
 
 
 @patch_rule(
@@ -201,7 +197,7 @@ def no_carriage_return(patch: LintedPatch) -> Iterator[Violation]:
     for change, hunk in _hunks(patch):
         if any(line.rstrip(b"\n").endswith(b"\r") for line in hunk.old):
             continue  # the file's own line ends
-        for number, line in _added_of(hunk):
+        for number, line in added_lines(hunk):
             if line.rstrip(b"\n").endswith(b"\r") and change.kind != "add":
                 yield Violation(number, "the added line ends with CR")
             elif line.rstrip(b"\n").endswith(b"\r"):
@@ -215,12 +211,7 @@ def _hunks(patch: LintedPatch) -> Iterator[tuple[FileChange, Hunk]]:
             yield change, hunk
 
 
-def _added(patch: LintedPatch) -> Iterator[tuple[int, bytes]]:
-    for _, hunk in _hunks(patch):
-        yield from _added_of(hunk)
-
-
-def _added_of(hunk: Hunk) -> Iterator[tuple[int, bytes]]:
+def added_lines(hunk: Hunk) -> Iterator[tuple[int, bytes]]:
     """The added lines of a hunk with their line in the patch file.
 
     A `\\ No newline` line shifts those after it by one: it follows a side's last line, and only the other side's comes after.
@@ -257,13 +248,12 @@ def check_counts(patch: StackPatch, upstream: str) -> Iterator[Finding]:
     lines = [line.decode("latin-1") + "\n" for line in patch.data.removesuffix(b"\n").split(b"\n")[first:]]
     try:
         theirs = [(f.added, f.removed) for f in PatchSet(lines) if len(f)]
+        if theirs == ours:
+            return
+        message = f"unidiff counts (added, removed) lines as {theirs}, patchctl as {ours}"
     except UnidiffParseError as error:
         message = f"unidiff cannot read it: {error}"
-        yield Finding("unidiff-counts", message, patch.shown, first + 1, "error", upstream, patch.feature)
-        return
-    if theirs != ours:
-        message = f"unidiff counts (added, removed) lines as {theirs}, patchctl as {ours}"
-        yield Finding("unidiff-counts", message, patch.shown, first + 1, "error", upstream, patch.feature)
+    yield Finding("unidiff-counts", message, patch.shown, first + 1, "error", upstream, patch.feature)
 
 
 @patch_rule(
@@ -330,14 +320,10 @@ def subject_form(patch: LintedPatch) -> Iterator[Violation]:
     verb = match["verb"]
     if verb != verb.lower() and verb[1:] == verb[1:].lower():
         yield Violation(line, f"{verb!r} begins with a capital letter")
-    if not _imperative(verb.lower()):
+    low = verb.lower()
+    third_person = low.endswith("s") and not low.endswith(("ss", "us"))
+    if low not in _IMPERATIVES and (third_person or low.endswith(("ing", "ed"))):
         yield Violation(line, f"{verb!r} is not imperative: say what the patch does as a command")
-
-
-def _imperative(verb: str) -> bool:
-    return verb in _IMPERATIVES or not (
-        verb.endswith(("ing", "ed")) or (verb.endswith("s") and not verb.endswith(("ss", "us")))
-    )
 
 
 @patch_rule("subject-length", f"the subject has at most {SUBJECT_LENGTH} characters", "git log cuts it")
@@ -408,32 +394,29 @@ def trailers(patch: LintedPatch) -> Iterator[Violation]:
             yield Violation(values[1].line, f"`{key}:` a second time")
 
 
-def _form(patch: LintedPatch, key: str, form: re.Pattern[str], expected: str) -> Iterator[Violation]:
-    for trailer in patch.source.header.trailers.get(key, []):
-        if form.fullmatch(trailer.value) is None:
-            yield Violation(trailer.line, f"`{key}: {trailer.value}`; expected {expected}")
+def _form_rule(name: str, holds: str, why: str, key: str, form: re.Pattern[str], expected: str) -> None:
+    """Makes a rule of the form that a trailer's values have."""
+
+    @patch_rule(name, holds, why)
+    def check(patch: LintedPatch) -> Iterator[Violation]:
+        for trailer in patch.source.header.trailers.get(key, []):
+            if form.fullmatch(trailer.value) is None:
+                yield Violation(trailer.line, f"`{key}: {trailer.value}`; expected {expected}")
 
 
-@patch_rule(
-    "feature-form", "`Feature:` is a name of lower-case letters, digits and '_'", "users type it after --without"
+_NAME = "lower-case letters, digits and '_'"
+_form_rule(
+    "feature-form", f"`Feature:` is a name of {_NAME}", "users type it after --without", "Feature", _FEATURE, _NAME
 )
-def feature_form(patch: LintedPatch) -> Iterator[Violation]:
-    yield from _form(patch, "Feature", _FEATURE, "lower-case letters, digits and '_'")
-
-
-@patch_rule("switch-form", f"`Switch:` is {SWITCH_FORMS}", "people copy it")
-def switch_form(patch: LintedPatch) -> Iterator[Violation]:
-    yield from _form(patch, "Switch", _SWITCH, SWITCH_FORMS)
-
-
-@patch_rule(
+_form_rule("switch-form", f"`Switch:` is {SWITCH_FORMS}", "people copy it", "Switch", _SWITCH, SWITCH_FORMS)
+_form_rule(
     "status-form",
     "`Upstream-Status:` is Pending, Submitted URL, Backport URL or Inappropriate REASON",
     "a patch whose way upstream nobody knows stays for ever",
+    "Upstream-Status",
+    _STATUS,
+    "Pending, Submitted https://... (remark), Backport https://... (remark) or Inappropriate REASON",
 )
-def status_form(patch: LintedPatch) -> Iterator[Violation]:
-    expected = "Pending, Submitted https://... (remark), Backport https://... (remark) or Inappropriate REASON"
-    yield from _form(patch, "Upstream-Status", _STATUS, expected)
 
 
 @patch_rule(

@@ -14,10 +14,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from patchctl.check.patch_rules import added_lines
 from patchctl.check.series import Key, Series
 from patchctl.drift.api_diff import PatchedSource, module_name, uses, written_lines
 from patchctl.errors import BadManifest, BadPatch, DoesNotApply, Tried
-from patchctl.findings import Finding, NotChecked, Report, from_error
+from patchctl.findings import Finding, Level, NotChecked, Report, from_error
 from patchctl.git.catfile import ObjectReader
 from patchctl.git.objects import GITLINK
 from patchctl.manifest.distribution import Distribution
@@ -58,10 +59,12 @@ def check_sources(
     for key, patches in series.stacks.items():
         progress.note(f"verifying {key[0]} {key[1]}")
         computed = _computed(dist, key, options, progress, report)
+        changes: list[PatchedFiles] = []
         if computed is not None:
-            report.add(_against_lock(dist, key, computed, patches))
             _count_forms(key, computed, report)
-        changes = list(_contents(_fullest(computed.bases), patches)) if computed is not None and computed.bases else []
+        if computed is not None and computed.bases:
+            report.add(_against_lock(dist, key, computed, patches))
+            changes += _contents(_fullest(computed.bases), patches)
         report.add(_code(key[0], patches, changes, report))
         if isolated and computed is not None and computed.bases:
             report.add(_isolated(key[0], _fullest(computed.bases), patches, changes))
@@ -78,14 +81,11 @@ def _computed(
     try:
         return compute_lock(dist, dist.stacks[key], options, progress)
     except (DoesNotApply, BadPatch) as error:
-        report.add([from_error("applies", error, _stack_file(dist, key), upstream)])
+        file = dist.stack_file(dist.stacks[key]).relative_to(dist.root).as_posix()
+        report.add([from_error("applies", error, file, upstream)])
     except BadManifest:
         pass  # the lock cannot be read: check_locks has said so
     return None
-
-
-def _stack_file(dist: Distribution, key: Key) -> str:
-    return dist.stack_file(dist.stacks[key]).relative_to(dist.root).as_posix()
 
 
 def _count_forms(key: Key, computed: Computed, report: Report) -> None:
@@ -96,17 +96,11 @@ def _count_forms(key: Key, computed: Computed, report: Report) -> None:
         report.not_checked.append(NotChecked(f"{key[0]} {key[1]} from {form}", tried, " ".join(key)))
     if not computed.bases:
         report.unseen.append(" ".join(key))
-    if "git" not in computed.bases and "sdist" in computed.bases:
-        report.not_checked += _lacking(key, computed)
-
-
-def _lacking(key: Key, computed: Computed) -> Iterator[NotChecked]:
-    """Patches of files that the source distribution lacks, if there is no other source."""
     everything = next((r.forms.get("sdist") for r in computed.lock.results if not r.without), None)
-    if isinstance(everything, LockedForm):
+    if "git" not in computed.bases and "sdist" in computed.bases and isinstance(everything, LockedForm):
         for feature in everything.unavailable:
-            tried = Tried(computed.bases["sdist"].origin, "the source distribution does not hold what it needs")
-            yield NotChecked(f"{feature} of {' '.join(key)}", (tried,), " ".join(key))
+            lacking = Tried(computed.bases["sdist"].origin, "the source distribution does not hold what it needs")
+            report.not_checked.append(NotChecked(f"{feature} of {' '.join(key)}", (lacking,), " ".join(key)))
 
 
 def _against_lock(dist: Distribution, key: Key, computed: Computed, patches: Sequence[StackPatch]) -> Iterator[Finding]:
@@ -115,18 +109,12 @@ def _against_lock(dist: Distribution, key: Key, computed: Computed, patches: Seq
     lock, _ = old_lock(dist, stack)  # one that is damaged is a finding already
     # A lock for other patches is a finding already, and of course has other trees.
     same = lock is not None and [(p.file, p.digest) for p in lock.patches] == [(p.file.name, p.digest) for p in patches]
-    if same and computed.bases:
-        for difference in diff_locks(lock, computed.lock):
-            yield Finding("lock-tree", f"computed anew from {_forms(computed)}: {difference}", shown, upstream=key[0])
-    if computed.bases:
-        stale = check_tree_list(dist.root, stack, _fullest(computed.bases))
-        if stale:
-            listed = tree_list_file(dist.root, *key).relative_to(dist.root).as_posix()
-            yield Finding("tree-list", f"{stale.what}: {stale.cure}", listed, upstream=key[0])
-
-
-def _forms(computed: Computed) -> str:
-    return " and ".join(computed.bases)
+    forms = " and ".join(computed.bases)
+    for difference in diff_locks(lock, computed.lock) if same else ():
+        yield Finding("lock-tree", f"computed anew from {forms}: {difference}", shown, upstream=key[0])
+    if stale := check_tree_list(dist.root, stack, _fullest(computed.bases)):
+        listed = tree_list_file(dist.root, *key).relative_to(dist.root).as_posix()
+        yield Finding("tree-list", f"{stale.what}: {stale.cure}", listed, upstream=key[0])
 
 
 def _code(
@@ -246,14 +234,13 @@ class PythonCheck:
                 continue
             self.checked.add(path)
             file, line = _place(patch, path)
-            broken = _compile(path, after)
-            if broken is not None:
+            if (broken := _compile(path, after)) is not None:
                 # A file that upstream's own code breaks for this Python is not the patch's fault.
                 if before is None or _compile(path, before) is None:
                     found, what = broken
-                    shown = (patch.shown, line) if file == patch.shown else (file, found)
+                    at = line if file == patch.shown else found
                     message = f"{path} line {found} does not compile: {what}"
-                    yield Finding("python-compiles", message, *shown, "error", self.upstream, patch.feature)
+                    yield Finding("python-compiles", message, file, at, "error", self.upstream, patch.feature)
                 continue
             gained = self._names(after) - (Counter() if before is None else self._names(before))
             for name in sorted(gained):
@@ -331,21 +318,18 @@ def check_switch(patch: StackPatch, upstream: str, changed: PatchedFiles | None)
     if any(pattern.search(text) for text in _written(patch)):
         return
     line = LintedPatch(patch).trailer_line("Switch")
+    level: Level = "error"
+    message = f"{name} is in no file that the patch writes"
     if changed is None:
+        level = "note"
         message = f"{name} is in no line that the patch adds, and the whole files could not be had"
-        yield Finding("switch-in-code", message, patch.shown, line, "note", upstream, patch.feature)
-    elif not any(pattern.search(after) for _, after in changed.files.values()):
-        message = f"{name} is in no file that the patch writes"
-        yield Finding("switch-in-code", message, patch.shown, line, "error", upstream, patch.feature)
+    elif any(pattern.search(after) for _, after in changed.files.values()):
+        return
+    yield Finding("switch-in-code", message, patch.shown, line, level, upstream, patch.feature)
 
 
 def _written(patch: StackPatch) -> Iterator[bytes]:
     for change in patch.patch.changes:
         for hunk in change.hunks:
-            at = 0
-            for mark in hunk.marks:
-                if mark == ord("+"):
-                    yield hunk.new[at]
-                if mark != ord("-"):
-                    at += 1
+            yield from (line for _, line in added_lines(hunk))
     yield from patch.carried.values()
