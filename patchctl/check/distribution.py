@@ -10,13 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 
 from patchctl import extension
 from patchctl.bundle.signature import EVIDENCE, Trust, check_signature
 from patchctl.catalog.evidence import BEHAVIOUR, Evidence, keeps_tests, mutants_of, record_file, tests_of
 from patchctl.check.pages import check_pages
 from patchctl.check.patch_rules import check_counts
+from patchctl.check.rules import in_manifest
 from patchctl.check.series import Key, Series, below, check_generated, check_series, manifest_findings, read_series
 from patchctl.check.sources import check_sources
 from patchctl.errors import BadManifest, NotTrusted
@@ -87,9 +87,15 @@ def check_proven(
         if signers is not None:
             reasons += [(p, why) for p in patches if (why := _unsigned(dist, stack, p, signers)) is not None]
         if required:
-            yield from (_error(stack, patch, why) for patch, why in reasons)
+            for patch, why in reasons:
+                what = f"is not proven on {stack.upstream}/{stack.name}: {why}"
+                yield Finding("proven", what, patch.shown, 1, "error", stack.upstream, patch.feature)
         elif reasons:
-            yield _note(dist, stack, len(patches), {patch.feature: why for patch, why in reasons})
+            named = [f"{feature} ({why})" for feature, why in {p.feature: why for p, why in reasons}.items()]
+            more = f", and {len(named) - _SHOWN} more" if len(named) > _SHOWN else ""
+            some = f"{', '.join(named[:_SHOWN])}{more}"
+            what = f"{len(named)} of {len(patches)} features are not proven on this stack: {some}"
+            yield Finding("proven", what, *in_manifest(dist, stack), "note", stack.upstream)
 
 
 def _unsigned(dist: Distribution, stack: Stack, patch: StackPatch, signers: Trust) -> str | None:
@@ -105,33 +111,15 @@ def _unsigned(dist: Distribution, stack: Stack, patch: StackPatch, signers: Trus
     return None
 
 
-def _error(stack: Stack, patch: StackPatch, why: str) -> Finding:
-    what = f"is not proven on {stack.upstream}/{stack.name}: {why}"
-    return Finding("proven", what, patch.shown, 1, "error", stack.upstream, patch.feature)
-
-
-def _note(dist: Distribution, stack: Stack, patches: int, reasons: dict[str, str]) -> Finding:
-    named = [f"{feature} ({why})" for feature, why in reasons.items()]
-    more = f", and {len(named) - _SHOWN} more" if len(named) > _SHOWN else ""
-    what = f"{len(named)} of {patches} features are not proven on this stack: {', '.join(named[:_SHOWN])}{more}"
-    return Finding(
-        "proven", what, dist.stack_file(stack).relative_to(dist.root).as_posix(), None, "note", stack.upstream
-    )
-
-
 def check_orphans(dist: Distribution) -> Iterator[Finding]:
     """Find tests and mutations outside every feature's folder, which nothing runs. Those in the folder of a deleted feature are
     reported as `unlisted-file`."""
     top = dist.root / BEHAVIOUR
-    tests = (file for file in top.rglob("test_*.py") if _is_of_a_feature(file))
+    # Other tests than those with the mark of features' are of unpatched upstream.
+    tests = (t for t in top.rglob("test_*.py") if "pytest.mark.on\n" in t.read_text(encoding="utf-8", errors="replace"))
     for file in sorted([*tests, *(top / MUTANTS).glob("*.yaml")]):
         shown = file.relative_to(dist.root).as_posix()
         yield Finding("left-over", "no feature has it: delete it, or move it into the folder of one", shown)
-
-
-def _is_of_a_feature(test: Path) -> bool:
-    """Whether it has the mark of features' tests; other tests are of unpatched upstream."""
-    return "pytest.mark.on\n" in test.read_text(encoding="utf-8", errors="replace")
 
 
 _WRITE = "`patchctl lock` writes it"
@@ -190,10 +178,10 @@ def _blobs(upstream: str, patch: StackPatch, locked: LockedPatch) -> Iterator[Fi
     for path in sorted(expected.keys() | own.keys()):
         if path not in own or path not in expected:
             what = f"{path} is changed by the {'lock' if path not in own else 'patch'} alone"
-        elif not _agree(own[path], expected[path]):
-            what = f"{path}: the patch says {_show(own[path])}, the lock {_show(expected[path])}"
-        else:
+        elif all(map(_agree, own[path], expected[path])):
             continue
+        else:
+            what = f"{path}: the patch says {_show(own[path])}, the lock {_show(expected[path])}"
         yield Finding("lock-blob", what, patch.shown, lines.get(path), "error", upstream, patch.feature)
 
 
@@ -214,12 +202,9 @@ def _own_blobs(patch: StackPatch) -> tuple[dict[str, Ids], dict[str, int]]:
     return own, lines
 
 
-def _agree(own: Ids, locked: Ids) -> bool:
-    """Whether the ids agree; an abbreviated one as far as it goes, which is the business of rule full-index."""
-    return all(
-        (a is None) == (b is None) and (a is None or b is None or b.startswith(a))
-        for a, b in zip(own, locked, strict=True)
-    )
+def _agree(own: str | None, locked: str | None) -> bool:
+    """Whether two ids agree; an abbreviated one as far as it goes, which is the business of rule full-index."""
+    return own == locked if own is None or locked is None else locked.startswith(own)
 
 
 def _show(ids: Ids) -> str:
@@ -293,7 +278,8 @@ def verify_distribution(
     """
     report, series = _checked_series(dist)
     report.add(check_locks(dist, series))
-    report.add(_counts(dist, series))
+    for file, patch in series.patches.items():
+        report.add(check_counts(patch, file.relative_to(dist.root).parts[1]))
     report.add(check_tested(dist, series))
     report.add(check_proven(dist, series, required=proven, signers=signers))
     report.add(check_begun(dist))
@@ -319,8 +305,3 @@ def _checked_series(dist: Distribution) -> tuple[Report, Series]:
     report.counts.update(stacks=len(dist.stacks), profiles=len(dist.variants), patches=len(series.patches))
     report.add(check_series(dist, series))
     return report, series
-
-
-def _counts(dist: Distribution, series: Series) -> Iterator[Finding]:
-    for file, patch in series.patches.items():
-        yield from check_counts(patch, file.relative_to(dist.root).parts[1])

@@ -74,8 +74,7 @@ def plan_documents(dist: Distribution, series: Series, more: Mapping[str, str], 
         wanted[RULES_PAGE] = rules_page()
     if not strict and not (dist.root / FOLDER).is_dir():
         wanted = {path: text for path, text in wanted.items() if not path.startswith(f"{FOLDER}/")}
-    found = (f for f in (dist.root / FOLDER).rglob("*.md") if f.is_file())
-    pages_there = (f for f in found if _is_generated(f))
+    pages_there = (f for f in (dist.root / FOLDER).rglob("*.md") if (_read(f) or "").startswith(MARK))
     schemas = {(dist.root / path).parent for path in more if path.endswith(".json")}
     schemas_there = (f for folder in schemas for f in folder.glob("*.json"))
     names = (f.relative_to(dist.root).as_posix() for f in (*pages_there, *schemas_there))
@@ -106,10 +105,6 @@ def _read(path: Path) -> str | None:
         return path.read_bytes().decode("utf-8", "replace")
     except (FileNotFoundError, IsADirectoryError):
         return None
-
-
-def _is_generated(path: Path) -> bool:
-    return (_read(path) or "").startswith(MARK)
 
 
 def rules_page() -> str:

@@ -137,17 +137,20 @@ def check_form(dist: Distribution, patches: Mapping[Path, StackPatch]) -> Iterat
         yield from (f for f in found if f.rule not in exempt)
     for stack in dist.stacks.values():
         for rule, why in stack.unlinted.items():
-            yield _exemption(dist, stack, rule, why, spared[stack.upstream, stack.name, rule])
+            count = spared[stack.upstream, stack.name, rule]
+            if rule not in PATCH_CHECKS:
+                what = f"{rule} is no rule about one patch file{did_you_mean(rule, PATCH_CHECKS)}"
+            elif count == 0:
+                what = f"no imported patch of this stack breaks {rule}: take it out of `unlinted:`"
+            else:
+                what = (
+                    f"{rule} is not asked of {count} imported patch{'es' if count > 1 else ''}: {' '.join(why.split())}"
+                )
+            level: Level = "note" if rule in PATCH_CHECKS else "error"
+            yield Finding("unlinted", what, *in_manifest(dist, stack, "unlinted", rule), level, stack.upstream)
 
 
-def _exemption(dist: Distribution, stack: Stack, rule: str, why: str, count: int) -> Finding:
-    if rule not in PATCH_CHECKS:
-        what = f"{rule} is no rule about one patch file{did_you_mean(rule, PATCH_CHECKS)}"
-    elif count == 0:
-        what = f"no imported patch of this stack breaks {rule}: take it out of `unlinted:`"
-    else:
-        what = f"{rule} is not asked of {count} imported patch{'es' if count > 1 else ''}: {' '.join(why.split())}"
+def in_manifest(dist: Distribution, stack: Stack, *path: str | int) -> tuple[str, int | None]:
+    """The file and line of what the manifest of a stack has at `path`; without one, the file."""
     file = dist.stack_file(stack)
-    level: Level = "note" if rule in PATCH_CHECKS else "error"
-    line = dist.where(file, "unlinted", rule).line
-    return Finding("unlinted", what, file.relative_to(dist.root).as_posix(), line, level, stack.upstream)
+    return file.relative_to(dist.root).as_posix(), dist.where(file, *path).line if path else None

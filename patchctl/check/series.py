@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
 
-from patchctl.check.rules import check_form
+from patchctl.check.rules import check_form, in_manifest
 from patchctl.errors import BadPatch, WrongUse
 from patchctl.findings import Finding, Report, from_error
 from patchctl.manifest.diagnostics import InvalidManifest, did_you_mean
@@ -74,21 +73,16 @@ def check_series(dist: Distribution, series: Series) -> Iterator[Finding]:
     yield from _selections(dist, series, blamed)
     yield from _carried(dist, series)
     yield from _left(dist, series)
-    yield from _gains(dist, series)
     yield from _practice(dist, series)
     for path in dist.unlisted_files():
-        shown = path.relative_to(dist.root).as_posix()
-        yield Finding("unlisted-file", _why_unlisted(dist, path), shown)
-
-
-def _why_unlisted(dist: Distribution, path: Path) -> str:
-    """What stands against what the manifests list, and both ways out."""
-    _, *names = path.relative_to(dist.root).parts
-    stack = dist.stacks.get((names[0], names[1])) if len(names) > 2 else None
-    if stack is None or not path.is_dir():
-        return "no stack lists it: delete it, or name it in a manifest"
-    manifest = dist.stack_file(stack).relative_to(dist.root).as_posix()
-    return f"{manifest} lists no patch of this folder: delete the folder, or list its patch there"
+        shown = path.relative_to(dist.root)
+        _, *names = shown.parts
+        owner = dist.stacks.get((names[0], names[1])) if len(names) > 2 else None
+        what = "no stack lists it: delete it, or name it in a manifest"
+        if owner is not None and path.is_dir():
+            manifest = dist.stack_file(owner).relative_to(dist.root).as_posix()
+            what = f"{manifest} lists no patch of this folder: delete the folder, or list its patch there"
+        yield Finding("unlisted-file", what, shown.as_posix())
 
 
 def _gaps(dist: Distribution, stack: Stack) -> Iterator[Finding]:
@@ -96,10 +90,8 @@ def _gaps(dist: Distribution, stack: Stack) -> Iterator[Finding]:
     for index, name in enumerate(stack.patches):
         number = int(name[:4])
         if number != expected:
-            where = dist.where(dist.stack_file(stack), "patches", index)
-            shown = dist.stack_file(stack).relative_to(dist.root).as_posix()
             message = f"{name}: the number {expected:04d} was expected"
-            yield Finding("number-gap", message, shown, where.line, "note", stack.upstream)
+            yield Finding("number-gap", message, *in_manifest(dist, stack, "patches", index), "note", stack.upstream)
         expected = number + 1
 
 
@@ -215,44 +207,32 @@ def _files_below(folder: Path) -> list[str]:
 
 
 def _left(dist: Distribution, series: Series) -> Iterator[Finding]:
-    """A stack that comes from another has its features, or says why not."""
+    """A stack that comes from another has its features, or says why not. What `gains:` of a stack names it has."""
     for name, stack in sorted(dist.stacks.items()):
-        followed, file = (stack.upstream, stack.comes_from or ""), dist.stack_file(stack)
+        followed = (stack.upstream, stack.comes_from or "")
         if stack.comes_from is not None and followed not in dist.stacks:
             known = [other for upstream, other in dist.stacks if upstream == stack.upstream and other != stack.name]
             what = f"no stack {stack.comes_from} is here, whose features this one has or drops{did_you_mean(stack.comes_from, known)}"
-            yield _of_manifest(dist, stack, what, dist.where(file, "comes_from").line, "note")
-        if name not in series.stacks or followed not in series.stacks:
+            yield Finding("dropped", what, *in_manifest(dist, stack, "comes_from"), "note", stack.upstream)
+        if name not in series.stacks:
             continue
-        own, before = ({p.feature for p in series.stacks[k]} for k in (name, followed))
+        own = {p.feature for p in series.stacks[name]}
+        for feature in stack.gains:
+            if feature not in own:
+                what = f"`gains:` names {feature}, and this stack has no such feature{did_you_mean(feature, own)}"
+                yield Finding("gain", what, *in_manifest(dist, stack, "gains", feature), "error", stack.upstream)
+        if followed not in series.stacks:
+            continue
+        before = {p.feature for p in series.stacks[followed]}
         for feature in sorted(before - own - stack.dropped.keys() - stack.postponed.keys()):
             way = "bring it over, or say why in `dropped:`, or in `postponed:` where it is to come"
             what = f"{stack.comes_from} has {feature}, and this stack has not: {way}"
-            yield _of_manifest(dist, stack, what, dist.where(file, "comes_from").line)
+            yield Finding("dropped", what, *in_manifest(dist, stack, "comes_from"), "error", stack.upstream)
         for key, feature in (*(("dropped", f) for f in stack.dropped), *(("postponed", f) for f in stack.postponed)):
             if feature in own or feature not in before:
                 why = "this stack has it" if feature in own else f"{stack.comes_from} has no such feature"
                 what = f"`{key}:` names {feature}, and {why}"
-                yield _of_manifest(dist, stack, what, dist.where(file, key, feature).line)
-
-
-def _gains(dist: Distribution, series: Series) -> Iterator[Finding]:
-    """Features that `gains:` of a stack names and the stack has not."""
-    for name, stack in sorted(dist.stacks.items()):
-        known = {patch.feature for patch in series.stacks.get(name, ())}
-        for feature in stack.gains if name in series.stacks else ():
-            if feature not in known:
-                what = f"`gains:` names {feature}, and this stack has no such feature{did_you_mean(feature, known)}"
-                file = dist.stack_file(stack)
-                line = dist.where(file, "gains", feature).line
-                yield Finding("gain", what, file.relative_to(dist.root).as_posix(), line, upstream=stack.upstream)
-
-
-def _of_manifest(
-    dist: Distribution, stack: Stack, what: str, line: int | None, level: Literal["error", "note"] = "error"
-) -> Finding:
-    shown = dist.stack_file(stack).relative_to(dist.root).as_posix()
-    return Finding("dropped", what, shown, line, level, stack.upstream)
+                yield Finding("dropped", what, *in_manifest(dist, stack, key, feature), "error", stack.upstream)
 
 
 def _line(patch: StackPatch, key: str) -> int:
@@ -286,8 +266,7 @@ def check_generated(dist: Distribution) -> Iterator[Finding]:
                 if generated.path not in own:
                     own.add(generated.path)
                     what = f"`generated:` has no {generated.path}, as {upstream}/{name} has: {generated.why}"
-                    file = dist.stack_file(stack).relative_to(dist.root).as_posix()
-                    yield Finding("generated-missing", what, file, None, "note", upstream)
+                    yield Finding("generated-missing", what, *in_manifest(dist, stack), "note", upstream)
 
 
 def manifest_findings(root: Path, error: InvalidManifest) -> Report:
