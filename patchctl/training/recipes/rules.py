@@ -9,17 +9,7 @@ from pathlib import PurePath
 from patchctl.errors import Where
 from patchctl.manifest.diagnostics import did_you_mean
 from patchctl.manifest.load import Loaded
-from patchctl.training.recipes.conditions import (
-    FACT,
-    BadExpression,
-    Facts,
-    defaults_for,
-    misses,
-    names_in,
-    renamed_in,
-    same,
-    true_of,
-)
+from patchctl.training.recipes import conditions
 from patchctl.training.recipes.resolve import COMMAND_LINE, DEVICES, NODES, PER_NODE, RecipeRun, Resolved, bare
 from patchctl.training.recipes.types import RecipeRule, Rules
 
@@ -51,7 +41,7 @@ class Switch:
     name: str
 
 
-def facts_of(run: RecipeRun, rules: Rules) -> Facts:
+def facts_of(run: RecipeRun, rules: Rules) -> conditions.Facts:
     """Everything that a rule may ask of a recipe."""
     values = {name: size.value for name, size in run.sizes.items()}
     values |= {bare(key): setting.value for key, setting in run.overrides.items()}
@@ -64,31 +54,33 @@ def facts_of(run: RecipeRun, rules: Rules) -> Facts:
         "recipe.folder": run.entry.folder or ".",
         "recipe.data_sources": _listed([source for data in run.data.values() for source in data.data_source]),
     }
-    return Facts(values, defaults_of(run, rules), run.versions, renamed_in(rules, run.versions))
+    return conditions.Facts(values, defaults_of(run, rules), run.versions, conditions.renamed_in(rules, run.versions))
 
 
 def defaults_of(run: RecipeRun, rules: Rules) -> dict[str, str]:
     """What the framework does where the recipe says nothing: under its configuration, or the one that an override makes of it."""
     said = (f"{bare(key)}={setting.value}" for key, setting in run.overrides.items())
     config = next((rules.composed_as[one] for one in said if one in rules.composed_as), run.entry.config)
-    return defaults_for(rules, config, run.versions)
+    return conditions.defaults_for(rules, config, run.versions)
 
 
-def sample_facts(sample: Mapping[str, str], rules: Rules) -> Facts:
+def sample_facts(sample: Mapping[str, str], rules: Rules) -> conditions.Facts:
     """A rule's own sample as facts. The versions are those that it names as stack.UPSTREAM."""
     values = {"recipe.module": "verl.trainer.main_ppo", "recipe.config": CONFIG, "recipe.folder": ".", **sample}
-    versions = {name.removeprefix(FACT): value for name, value in sample.items() if name.startswith(FACT)}
-    defaults = defaults_for(rules, values["recipe.config"], versions)
-    return Facts(values, defaults, versions, renamed_in(rules, versions))
+    versions = {
+        name.removeprefix(conditions.FACT): value for name, value in sample.items() if name.startswith(conditions.FACT)
+    }
+    defaults = conditions.defaults_for(rules, values["recipe.config"], versions)
+    return conditions.Facts(values, defaults, versions, conditions.renamed_in(rules, versions))
 
 
-def verdict(rule: RecipeRule, facts: Facts) -> str | None:
+def verdict(rule: RecipeRule, facts: conditions.Facts) -> str | None:
     """What breaks the rule, or None. Raises BadExpression for a rule that cannot be asked of these facts."""
-    if not true_of(rule.of, facts.versions):
+    if not conditions.true_of(rule.of, facts.versions):
         return None
-    if rule.when is not None and misses(rule.when, facts) is not None:
+    if rule.when is not None and conditions.misses(rule.when, facts) is not None:
         return None
-    return misses(rule.must, facts)
+    return conditions.misses(rule.must, facts)
 
 
 def broken_rules(run: RecipeRun, loaded: Loaded[Rules] | None) -> Iterator[Broken]:
@@ -99,7 +91,7 @@ def broken_rules(run: RecipeRun, loaded: Loaded[Rules] | None) -> Iterator[Broke
     for name, rule in loaded.value.rules.items():
         try:
             found = verdict(rule, facts)
-        except BadExpression as error:
+        except conditions.BadExpression as error:
             found = str(error)
         if found is not None:
             yield Broken(name, rule.says, found, rule.why.rstrip("."), rule.hint, _place(run, rule))
@@ -109,7 +101,7 @@ def _place(run: RecipeRun, rule: RecipeRule) -> Where:
     """Where the value stands that breaks the rule: on the command line, if it speaks of one that does, else the first of all."""
     settings = {f"env.{name}": value for name, value in run.environment.items()}
     settings |= {bare(key): value for key, value in run.overrides.items()} | {**run.sizes}
-    names = [*names_in(rule.must), *(names_in(rule.when) if rule.when else [])]
+    names = [*conditions.names_in(rule.must), *(conditions.names_in(rule.when) if rule.when else [])]
     names += [NODES, PER_NODE] if DEVICES in names else []
     found = sorted((settings[name] for name in names if name in settings), key=lambda one: one.recipe != COMMAND_LINE)
     return place_of(run, *found)
@@ -182,7 +174,7 @@ def _is_on(run: RecipeRun, name: str, defaults: Mapping[str, str]) -> bool:
     if found is None:
         return False
     key, setting = found
-    return setting.value.lower() not in _OFF and not same(setting.value, defaults.get(bare(key), "null"))
+    return setting.value.lower() not in _OFF and not conditions.same(setting.value, defaults.get(bare(key), "null"))
 
 
 def _setting_of(run: RecipeRun, name: str) -> tuple[str, Resolved] | None:

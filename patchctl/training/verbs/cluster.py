@@ -15,13 +15,7 @@ from patchctl.errors import DONE, FINDINGS
 from patchctl.training.recipes.conditions import names_in
 from patchctl.training.recipes.read import SHARED, Recipes
 from patchctl.training.recipes.resolve import RecipeRun
-from patchctl.training.verbs.options import (
-    RecipeArguments,
-    RecipeBook,
-    profile_of_recipe,
-    recipe_option,
-    recipe_overrides,
-)
+from patchctl.training.verbs import options
 
 if TYPE_CHECKING:
     from patchctl.cluster.facts import Request
@@ -32,9 +26,9 @@ _ENV = "env."
 
 @click.command("preflight", short_help="Look whether every node can run a recipe, and name the odd one.")
 @address_option
-@profile_of_recipe
-@recipe_option
-@recipe_overrides
+@options.profile_of_recipe
+@options.recipe_option
+@options.recipe_overrides
 @node_workspace_option
 @click.option("--python", metavar="PY", help="The Python of training on every node [default: the workers' own].")
 @click.option("--accept", multiple=True, metavar="NAME", help="Go on in spite of a finding, by its name. Repeatable.")
@@ -44,7 +38,7 @@ _ENV = "env."
 def preflight(
     app: App,
     address: str,
-    arguments: RecipeArguments,
+    arguments: options.RecipeArguments,
     workspace: Path | None,
     python: str | None,
     accept: tuple[str, ...],
@@ -70,7 +64,7 @@ def preflight(
     from patchctl.training.report.preflight import readiness_output, readiness_text
     from patchctl.training.verbs.preflight import case_of, other_release
 
-    run = RecipeBook(app).valid_run(arguments)
+    run = options.RecipeBook(app).valid_run(arguments)
     dist = app.distribution
     plain = plain_request("probe", dist, workspace, workspace_here(), timeout)
     request = replace(_request(app, run, plain), python=python)
@@ -106,10 +100,10 @@ def _request(app: App, run: RecipeRun, plain: Request) -> Request:
 def environment_of_recipe(app: App, profile: str | None, recipe: str | None) -> ExpectedEnvironment:
     """A recipe's environment; without one, the names of all variables that matter in the profile. A path of a recipe is each
     machine's own, and is compared among the nodes. Raises WrongUse, InvalidManifest, BadManifest."""
-    book = RecipeBook(app)
+    book = options.RecipeBook(app)
     if recipe is None:
         return ExpectedEnvironment(profile, tuple(variable_names(book.recipes, profile, None)))
-    run = book.valid_run(RecipeArguments(profile, recipe))
+    run = book.valid_run(options.RecipeArguments(profile, recipe))
     return ExpectedEnvironment(
         run.profile,
         tuple(variable_names(book.recipes, run.profile, run)),

@@ -15,13 +15,7 @@ from click.core import ParameterSource
 from patchctl.cli.app import App, format_option, print_findings, verbose_option, workspace_option
 from patchctl.errors import PatchctlError, WrongUse
 from patchctl.language import message, translated
-from patchctl.training.verbs.options import (
-    RecipeArguments,
-    RecipeBook,
-    profile_of_recipe,
-    recipe_option,
-    recipe_overrides,
-)
+from patchctl.training.verbs import options
 
 if TYPE_CHECKING:
     from patchctl.findings import Finding
@@ -33,9 +27,9 @@ _FOLDER = click.Path(path_type=Path, file_okay=False)
 
 
 @click.command("preflight")
-@profile_of_recipe
-@recipe_option
-@recipe_overrides
+@options.profile_of_recipe
+@options.recipe_option
+@options.recipe_overrides
 @workspace_option
 @click.option(
     "--python",
@@ -62,7 +56,7 @@ _FOLDER = click.Path(path_type=Path, file_okay=False)
 @click.pass_obj
 def command(
     app: App,
-    arguments: RecipeArguments,
+    arguments: options.RecipeArguments,
     workspace: Path,
     python: str | None,
     folder: Path | None,
@@ -97,7 +91,7 @@ def command(
         raise WrongUse(message("--machine looks at another machine: neither --record nor --clear-caches goes with it"))
     if output == "json" and clear_caches and not yes:
         raise WrongUse(message("--clear-caches asks a question, which --json cannot"), hint=message("add --yes"))
-    run = RecipeBook(app).valid_run(arguments)
+    run = options.RecipeBook(app).valid_run(arguments)
     case = case_of(app, run, _machine(app, run, folder, workspace, python, output == "json"), mean_tokens)
     if record is not None:
         write(case.machine, record)
@@ -147,7 +141,7 @@ def _machine(
 
 
 def other_release(
-    app: App, arguments: RecipeArguments, accept: Sequence[str]
+    app: App, arguments: options.RecipeArguments, accept: Sequence[str]
 ) -> Callable[[Case, Sequence[Finding]], list[Finding]]:
     """What is said first of a machine whose software is in the way, where the same recipe on another release fits it."""
     from patchctl.training.preflight.checks import all_findings, blocked_by_software, fitting_release
@@ -156,7 +150,7 @@ def other_release(
     def run_on(name: str) -> tuple[App, RecipeRun] | None:
         other = App(app.root, app.cache, app.color, name, app.shown)
         try:
-            return other, RecipeBook(other).valid_run(arguments)
+            return other, options.RecipeBook(other).valid_run(arguments)
         except PatchctlError:  # it has no such recipe, or what the command line sets is nothing there
             return None
 
@@ -194,7 +188,7 @@ def case_of(app: App, run: RecipeRun, machine: Machine, mean_tokens: int | None)
         run=run,
         wanted=dist.profile(run.profile).runtime,
         requirements=dist.requirements,
-        rules=RecipeBook(app).recipes.rules,
+        rules=options.RecipeBook(app).recipes.rules,
         practice=dist.practice,
         switches=features_and_switches(dist, run.profile)[1],
         published=model_of(read_models(dist), run.profile, run.name),

@@ -10,14 +10,7 @@ import click
 from patchctl.cli.app import App, complete_profile, json_option, release_option, verbose_option, workspace_option
 from patchctl.cli.tool_verbs import run_script
 from patchctl.errors import DONE, FINDINGS
-from patchctl.training.verbs.options import (
-    RecipeArguments,
-    RecipeBook,
-    complete_recipe,
-    profile_of_recipe,
-    recipe_argument,
-    recipe_overrides,
-)
+from patchctl.training.verbs import options
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -73,13 +66,13 @@ def list_(app: App, profile: str | None, as_json: bool) -> None:
 
 
 @command.command("show", short_help="Show one; -v adds each value and where it comes from.")
-@recipe_argument
-@profile_of_recipe
-@recipe_overrides
+@options.recipe_argument
+@options.profile_of_recipe
+@options.recipe_overrides
 @verbose_option("every value with its file and line, who gives it and why; limits in full, paths and data")
 @json_option("patchctl.training.report.recipes:RecipeOutput")
 @click.pass_obj
-def show(app: App, arguments: RecipeArguments, verbose: bool, as_json: bool) -> int:
+def show(app: App, arguments: options.RecipeArguments, verbose: bool, as_json: bool) -> int:
     """Show a recipe with all that it inherits: what it runs and needs, and with -v every value and its source.
 
     What it comes to: steps, checkpoints that are kept and their size, answers of validation against those of training.
@@ -94,7 +87,7 @@ def show(app: App, arguments: RecipeArguments, verbose: bool, as_json: bool) -> 
     """
     from patchctl.training.report.recipes import recipe_output, show_text
 
-    book = RecipeBook(app)
+    book = options.RecipeBook(app)
     run = book.run(arguments)
     broken, totals = book.broken(run), book.totals(run)
     data = recipe_output(run, broken, totals)
@@ -106,13 +99,13 @@ def show(app: App, arguments: RecipeArguments, verbose: bool, as_json: bool) -> 
 
 
 @command.command("command", short_help="Print the exact command.")
-@recipe_argument
-@profile_of_recipe
-@recipe_overrides
+@options.recipe_argument
+@options.profile_of_recipe
+@options.recipe_overrides
 @workspace_option
 @json_option("patchctl.training.report.recipes:CommandOutput")
 @click.pass_obj
-def command_(app: App, arguments: RecipeArguments, workspace: Path, as_json: bool) -> None:
+def command_(app: App, arguments: options.RecipeArguments, workspace: Path, as_json: bool) -> None:
     """Print the exact command: working directory, entry module, one override a line, quoted for the shell.
 
     Paths that are not given are read from variables (MODEL_PATH, TRAIN_FILE, ...) when it runs, and refused by name where
@@ -130,14 +123,14 @@ def command_(app: App, arguments: RecipeArguments, workspace: Path, as_json: boo
     from patchctl.training.report.recipes import command_output
     from patchctl.workspace.state import load_state
 
-    run, state = RecipeBook(app).valid_run(arguments), load_state(workspace)
+    run, state = options.RecipeBook(app).valid_run(arguments), load_state(workspace)
     tree = state.trees.get(run.entry.upstream) if state else None
     app.emit("recipe.command", command_output(run, tree), lambda _: command_lines(run, tree), as_json)
 
 
 @command.command("env", short_help="Print the environment variables.")
-@recipe_argument
-@profile_of_recipe
+@options.recipe_argument
+@options.profile_of_recipe
 @click.option(
     "--format",
     "output",
@@ -146,10 +139,10 @@ def command_(app: App, arguments: RecipeArguments, workspace: Path, as_json: boo
     show_default=True,
     help="sh: lines to eval or source; dotenv: NAME=VALUE lines.",
 )
-@recipe_overrides
+@options.recipe_overrides
 @json_option("patchctl.training.report.recipes:EnvOutput")
 @click.pass_obj
-def env(app: App, arguments: RecipeArguments, output: str, as_json: bool) -> None:
+def env(app: App, arguments: options.RecipeArguments, output: str, as_json: bool) -> None:
     """Print the environment variables of a recipe, the same for every node of a run.
 
     What each node sets for itself (its network interface, the address of the first node) stands in the shell's form as a comment.
@@ -163,15 +156,15 @@ def env(app: App, arguments: RecipeArguments, output: str, as_json: bool) -> Non
     from patchctl.training.recipes.shell import environment_dotenv, environment_sh
     from patchctl.training.report.recipes import env_output
 
-    run = RecipeBook(app).valid_run(arguments)
+    run = options.RecipeBook(app).valid_run(arguments)
     lines = environment_dotenv if output == "dotenv" else environment_sh
     app.emit("recipe.env", env_output(run), lambda _: lines(run), as_json or output == "json")
 
 
 @command.command("diff", short_help="Say what differs between two.")
-@click.argument("one", metavar="[PROFILE/]RECIPE[@RELEASE]", shell_complete=complete_recipe)
-@click.argument("other", metavar="[PROFILE/]RECIPE[@RELEASE]", shell_complete=complete_recipe)
-@profile_of_recipe
+@click.argument("one", metavar="[PROFILE/]RECIPE[@RELEASE]", shell_complete=options.complete_recipe)
+@click.argument("other", metavar="[PROFILE/]RECIPE[@RELEASE]", shell_complete=options.complete_recipe)
+@options.profile_of_recipe
 @release_option
 @json_option("patchctl.training.report.recipes:DiffOutput")
 @click.pass_obj
@@ -197,7 +190,7 @@ def _run_on(app: App, profile: str | None, named: str) -> RecipeRun:
     """RECIPE, or RECIPE@RELEASE on that release."""
     recipe, at, release = named.partition("@")
     chosen = App(app.root, app.cache, app.color, release) if at else app
-    return RecipeBook(chosen).run(RecipeArguments(profile, recipe))
+    return options.RecipeBook(chosen).run(options.RecipeArguments(profile, recipe))
 
 
 @click.command("train", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
