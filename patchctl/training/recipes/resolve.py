@@ -24,6 +24,8 @@ NODES, PER_NODE, DEVICES = "nodes", "devices_per_node", "devices"
 ROWS = ("train_rows", "validation_rows")  # of a user's own data; a recipe need not know them
 _ROLLOUT = "actor_rollout_ref.rollout"
 _SECTIONS = ("sizes", "environment", "overrides")
+_TABLES = ("of_each_node", "data", "paths")
+_LISTS = ("needs", "needs_packages")
 
 
 @dataclass(frozen=True)
@@ -150,36 +152,6 @@ def bare(key: str) -> str:
     return key.lstrip("+")
 
 
-@dataclass
-class _Merged:
-    """What a chain of recipes gives, before anything is computed."""
-
-    sections: dict[str, dict[str, Resolved]] = field(default_factory=lambda: {s: {} for s in _SECTIONS})
-    of_each_node: dict[str, str] = field(default_factory=dict)
-    needs: dict[str, None] = field(default_factory=dict)
-    packages: dict[str, None] = field(default_factory=dict)
-    data: dict[str, DataSet] = field(default_factory=dict)
-    paths: dict[str, PathParameter] = field(default_factory=dict)
-    limits: list[str] = field(default_factory=list)
-    stops: list[str] = field(default_factory=list)
-    entry: EntryModule | None = None
-
-    def take_out(self, name: str) -> bool:
-        """Removes an inherited name, whatever it is; False where nothing has it."""
-        tables: list[dict[str, Any]] = [
-            *self.sections.values(),
-            self.of_each_node,
-            self.needs,
-            self.packages,
-            self.data,
-            self.paths,
-        ]
-        found = [(table, key) for table in tables for key in table if bare(key) == name]
-        for table, key in found:
-            del table[key]
-        return bool(found)
-
-
 def resolve(recipes: Recipes, profile: str, name: str, given: Given | None = None) -> RecipeRun:
     """The recipe as it would run. Raises InvalidManifest for a wrong recipe, WrongUse for a wrong request."""
     given = given or Given()
@@ -189,56 +161,54 @@ def resolve(recipes: Recipes, profile: str, name: str, given: Given | None = Non
         chain.append(parent)
     merged = _merge(recipes, chain)
     _apply(merged, given, own)
-    if merged.entry is None:
+    files = [recipes.files[key].value for key in reversed(chain)]
+    entry = next((one.entry for one in reversed(files) if one.entry is not None), None)
+    if entry is None:
         raise InvalidManifest([own.positions.problem(("entry",), "missing, here and in what it extends")])
-    sizes = _sizes(merged.sections["sizes"], own)
+    sizes = _sizes(merged["sizes"], own)
     numbers = {key: Fraction(v.value) for key, v in sizes.items()}
-    environment = _computed(merged.sections["environment"], numbers, merged.paths)
-    overrides = _computed(merged.sections["overrides"], numbers, merged.paths)
-    recipe = own.value
     return RecipeRun(
         profile,
         name,
-        recipe.summary,
+        own.value.summary,
         tuple("/".join(key) for key in chain[1:]),
-        merged.entry,
+        entry,
         sizes,
-        environment,
-        overrides,
-        merged.of_each_node,
-        tuple(merged.needs),
-        merged.data,
-        merged.paths,
+        _computed(merged["environment"], numbers, merged["paths"]),
+        _computed(merged["overrides"], numbers, merged["paths"]),
+        merged["of_each_node"],
+        tuple(merged["needs"]),
+        merged["data"],
+        merged["paths"],
         given,
-        tuple(merged.limits),
-        recipe.note,
+        tuple(text for one in files for text in (*one.stops, *one.limits)),
+        own.value.note,
         own.positions,
-        tuple(merged.packages),
+        tuple(merged["needs_packages"]),
         recipes.release_of(profile),
         recipes.versions_of(profile),
-        tuple(merged.stops),
+        tuple(text for one in files for text in one.stops),
     )
 
 
-def _merge(recipes: Recipes, chain: Sequence[Key]) -> _Merged:
-    merged = _Merged()
+def _merge(recipes: Recipes, chain: Sequence[Key]) -> dict[str, dict[str, Any]]:
+    """What a chain of recipes gives, by the names that it has in their files, before anything is computed."""
+    merged: dict[str, dict[str, Any]] = {name: {} for name in (*_SECTIONS, *_TABLES, *_LISTS)}
     for key in reversed(chain):
         loaded = recipes.files[key]
-        recipe = loaded.value
-        for index, name in enumerate(recipe.without):
-            if not merged.take_out(bare(name)):
+        for index, name in enumerate(loaded.value.without):
+            inherited = [(table, one) for table in merged.values() for one in table if bare(one) == bare(name)]
+            if not inherited:
                 what = f"{quoted(name)} is nothing that it inherits"
                 raise InvalidManifest([loaded.positions.problem(("without", index), what)])
+            for table, one in inherited:
+                del table[one]
         for section in _SECTIONS:
-            _take_in(merged.sections[section], section, "/".join(key), loaded)
-        merged.of_each_node.update(recipe.of_each_node)
-        merged.needs.update(dict.fromkeys(recipe.needs))
-        merged.packages.update(dict.fromkeys(recipe.needs_packages))
-        merged.data.update(recipe.data)
-        merged.paths.update(recipe.paths)
-        merged.limits += [*recipe.stops, *recipe.limits]
-        merged.stops += recipe.stops
-        merged.entry = recipe.entry or merged.entry
+            _take_in(merged[section], section, "/".join(key), loaded)
+        for name in _TABLES:
+            merged[name].update(getattr(loaded.value, name))
+        for name in _LISTS:
+            merged[name].update(dict.fromkeys(getattr(loaded.value, name)))
     return merged
 
 
@@ -256,19 +226,19 @@ def _take_in(into: dict[str, Resolved], section: str, title: str, loaded: Loaded
         into[key] = Resolved(setting.value, setting.value, title, where, source, setting.why, setting.ours)
 
 
-def _apply(merged: _Merged, given: Given, own: Loaded[Recipe]) -> None:
+def _apply(merged: dict[str, dict[str, Any]], given: Given, own: Loaded[Recipe]) -> None:
     """What the user says comes last."""
     for name, value in given.sizes.items():
-        known_sizes = {*merged.sections["sizes"], *ROWS}
+        known_sizes = {*merged["sizes"], *ROWS}
         if name not in known_sizes:
             raise WrongUse(f"{own.value.name} has no size {quoted(name)}{did_you_mean(name, known_sizes)}")
         if not re.fullmatch(r"[1-9][0-9]{0,11}", value):
             raise WrongUse(f"the size {name} is {quoted(value)}; expected a whole number, 1 or more")
-        merged.sections["sizes"][name] = Resolved(value, value, COMMAND_LINE)
+        merged["sizes"][name] = Resolved(value, value, COMMAND_LINE)
+    overrides, paths = merged["overrides"], merged["paths"]
     for name in given.paths:
-        if name not in merged.paths:
-            raise WrongUse(f"{own.value.name} has no path {quoted(name)}{did_you_mean(name, merged.paths)}")
-    overrides = merged.sections["overrides"]
+        if name not in paths:
+            raise WrongUse(f"{own.value.name} has no path {quoted(name)}{did_you_mean(name, paths)}")
     for key, value in given.overrides.items():
         if key.startswith("~"):
             hint = f"a recipe of your own, with `extends: {own.value.name}` and `without: [{key[1:]}]`"
