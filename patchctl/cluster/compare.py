@@ -91,7 +91,7 @@ def compare(answers: Mapping[ClusterNode, Answer], wanted: ClusterExpectation) -
     found = [
         *_absent(answers, wanted),
         *_grouped(
-            "not-applied", [(t, f"nothing was applied to {f.workspace}") for t, f in facts.items() if not f.applied]
+            "not-applied", ((t, f"nothing was applied to {f.workspace}") for t, f in facts.items() if not f.applied)
         ),
         *selection,
         *_trees({t: f for t, f in applied.items() if t not in other}, chosen, wanted.dist),
@@ -101,7 +101,7 @@ def compare(answers: Mapping[ClusterNode, Answer], wanted: ClusterExpectation) -
         *_environment(facts, wanted),
         *_imports(applied),
     ]
-    return Compared(answers, tuple(found), profile)
+    return Compared(answers, tuple(replace(one, todo=_TODO.get(one.rule)) for one in found), profile)
 
 
 def _chosen(facts: Mapping[str, NodeFacts], wanted: ClusterExpectation) -> Profile | None:
@@ -117,20 +117,6 @@ def _named(dist: Distribution, name: str | None, release: str | None) -> str:
     """Return a profile's name, with its release if it has several."""
     one = dist.held(name, release)
     return f"{name} on {one.release}" if one and len(dist.variants[one.name]) > 1 else name or "no profile (reverted)"
-
-
-def _difference(
-    rule: str,
-    message: str,
-    nodes: tuple[str, ...],
-    level: Level = "error",
-    upstream: str | None = None,
-    file: str = "",
-    reference: str | None = None,
-) -> Finding:
-    """Build a finding about some nodes, or about the cluster if `nodes` is empty. `file` is below the workspace."""
-    todo = _TODO.get(rule)
-    return Finding(rule, message, file, None, level, upstream, nodes=nodes, reference=reference, todo=todo)
 
 
 def majority(values: Mapping[str, T]) -> T | None:
@@ -149,10 +135,10 @@ def _groups(rows: Iterable[tuple[str, T]]) -> dict[T, tuple[str, ...]]:
     return {value: tuple(titles) for value, titles in found.items()}
 
 
-def _grouped(rule: str, rows: Iterable[tuple[str, str]]) -> Iterator[Finding]:
+def _grouped(rule: str, rows: Iterable[tuple[str, str]], level: Level = "error") -> Iterator[Finding]:
     """Yield a difference for each message, with its nodes."""
     for message, nodes in _groups(rows).items():
-        yield _difference(rule, message, nodes)
+        yield Finding(rule, message, level=level, nodes=nodes)
 
 
 def _absent(answers: Mapping[ClusterNode, Answer], wanted: ClusterExpectation) -> Iterator[Finding]:
@@ -161,13 +147,11 @@ def _absent(answers: Mapping[ClusterNode, Answer], wanted: ClusterExpectation) -
     for node, answer in answers.items():
         if isinstance(answer, NoAnswer):
             level: Level = "note" if enough and not node.alive else "error"
-            yield _difference(_NO_ANSWER[answer.kind], answer.what, (node.title,), level)
+            yield Finding(_NO_ANSWER[answer.kind], answer.what, level=level, nodes=(node.title,))
         elif answer.failed is not None:
-            failed = answer.failed
-            what = failed.what if failed.hint is None else f"{failed.what} (try: {failed.hint})"
-            yield _difference("node-failed", what, (node.title,))
+            yield Finding("node-failed", str(answer.failed), nodes=(node.title,))
     if wanted.nodes is not None and not enough:
-        yield _difference("nodes-missing", f"{alive} of {wanted.nodes} nodes are up", ())
+        yield Finding("nodes-missing", f"{alive} of {wanted.nodes} nodes are up")
 
 
 def _selection(
@@ -183,13 +167,13 @@ def _selection(
     for value, nodes in _groups(held.items()).items():
         if value != profile:
             other = f"{profile} is {'requested' if wanted.profile else 'on most nodes'}" if profile else "nodes differ"
-            yield _difference("other-profile", f"has {value}; {other}", nodes, reference=by)
+            yield Finding("other-profile", f"has {value}; {other}", nodes=nodes, reference=by)
     without = {t: ", ".join(sorted(f.without)) or "nothing" for t, f in facts.items()}
     most = majority(without)
     for left, nodes in _groups(without.items()).items():
         if left != most and len(set(without.values())) > 1:
             message = f"leaves {left} out; most nodes leave {most} out" if most else f"leaves {left} out"
-            yield _difference("other-profile", message, nodes, reference="majority")
+            yield Finding("other-profile", message, nodes=nodes, reference="majority")
 
 
 def _trees(facts: Mapping[str, NodeFacts], profile: Profile | None, dist: Distribution) -> Iterator[Finding]:
@@ -198,7 +182,7 @@ def _trees(facts: Mapping[str, NodeFacts], profile: Profile | None, dist: Distri
     names += sorted({t.upstream for f in facts.values() for t in f.trees} - set(names))
     lacking = {t: tuple(n for n in names if f.tree(n) is None) for t, f in facts.items()}
     for some, nodes in _groups((t, n) for t, n in lacking.items() if n).items():
-        yield _difference("tree-differs", f"has no tree of {', '.join(some)}", nodes, upstream=_only(some))
+        yield Finding("tree-differs", f"has no tree of {', '.join(some)}", upstream=_only(some), nodes=nodes)
     for upstream in names:
         trees = {title: f.tree(upstream) for title, f in facts.items()}
         for form in sorted({t.form for t in trees.values() if t}):
@@ -249,26 +233,24 @@ def _odd_trees(upstream: str, ids: Mapping[str, str | None], locked: str | None)
         says = {"lock": "the lock has", "majority": "most nodes have"}.get(by or "")
         other = f", {says} {reference[:12]}" if reference and says else ""
         what = f"has tree {value[:12]}{other}" if value else f"its files cannot be read{other}"
-        yield _difference("tree-differs", what, nodes, upstream=upstream, reference=by)
+        yield Finding("tree-differs", what, upstream=upstream, nodes=nodes, reference=by)
 
 
 def _faults(facts: Mapping[str, NodeFacts]) -> Iterator[Finding]:
     """Yield what the nodes' own checks found, once for all nodes with the same finding."""
     missing = {title: _gone(f) for title, f in facts.items() if len(_gone(f)) > 1}
     for gone, titles in _groups(missing.items()).items():
-        yield _difference("tree-missing", f"trees are missing: {', '.join(gone)}", titles)
-    said: dict[tuple[str, str, str, str, str | None], list[str]] = {}
-    for title, f in facts.items():
-        for fault in f.faults:
-            if title in missing and fault.rule == "tree-missing" and fault.upstream in missing[title]:
-                continue
-            said.setdefault((fault.rule, fault.message, fault.file, fault.severity, fault.upstream), []).append(title)
-    for (rule, message, file, severity, upstream), nodes in said.items():
-        level: Level = "note" if severity == "note" else "error"
-        yield _difference(rule, message, tuple(nodes), level, upstream, file, None)
-    rows = ((title, text) for title, f in facts.items() for text in f.not_checked)
-    for text, titles in _groups(rows).items():
-        yield _difference("not-checked", text, titles, "note")
+        yield Finding("tree-missing", f"trees are missing: {', '.join(gone)}", nodes=titles)
+    faults = (
+        (title, fault)
+        for title, f in facts.items()
+        for fault in f.faults
+        if fault.rule != "tree-missing" or fault.upstream not in missing.get(title, ())
+    )
+    for fault, nodes in _groups(faults).items():
+        level: Level = "note" if fault.severity == "note" else "error"
+        yield Finding(fault.rule, fault.message, fault.file, None, level, fault.upstream, nodes=nodes)
+    yield from _grouped("not-checked", ((t, text) for t, f in facts.items() for text in f.not_checked), "note")
 
 
 def _distributions(facts: Mapping[str, NodeFacts], wanted: ClusterExpectation) -> Iterator[Finding]:
@@ -278,10 +260,10 @@ def _distributions(facts: Mapping[str, NodeFacts], wanted: ClusterExpectation) -
         ours = lock_digest(wanted.dist.root, wanted.dist.stacks_of(known).values()) if known else None
         if f.lock_digest is not None and ours is not None and f.lock_digest != ours:
             what = f"the distribution on this node, {f.root}, has other locks (digest {f.lock_digest[:12]})"
-            yield _difference("other-lock", what, (title,), reference="lock")
+            yield Finding("other-lock", what, nodes=(title,), reference="lock")
         elif f.distribution_digest not in (None, wanted.distribution_digest):
             what = f"the distribution on this node, {f.root}, differs from the one here; its locks are the same"
-            yield _difference("other-distribution", what, (title,), "note")
+            yield Finding("other-distribution", what, level="note", nodes=(title,))
 
 
 def _packages(facts: Mapping[str, NodeFacts], profile: Profile | None) -> Iterator[Finding]:
@@ -307,7 +289,7 @@ def _versions(name: str, versions: Mapping[str, str | None], wanted: str | None)
         value = next(iter(versions.values()), None)
         if wanted and (value is None or not fits(value, wanted)):
             what = f"{name} is {value or 'not installed'} on every node{suits}"
-            yield _difference("other-runtime", what, tuple(versions), "note", reference="profile")
+            yield Finding("other-runtime", what, level="note", nodes=tuple(versions), reference="profile")
         return
     fitting = {t: v for t, v in versions.items() if wanted and v is not None and fits(v, wanted)}
     most = majority(fitting) or majority(versions)
@@ -318,7 +300,7 @@ def _versions(name: str, versions: Mapping[str, str | None], wanted: str | None)
             other = f"; {most} on the others" if most else ""
             by = "profile" if fitting and most else "majority" if most else None
             what = f"{name} is {value or 'not installed'}{other}{suits}"
-            yield _difference("package-differs", what, nodes, reference=by)
+            yield Finding("package-differs", what, nodes=nodes, reference=by)
 
 
 def _environment(facts: Mapping[str, NodeFacts], wanted: ClusterExpectation) -> Iterator[Finding]:
@@ -326,7 +308,7 @@ def _environment(facts: Mapping[str, NodeFacts], wanted: ClusterExpectation) -> 
     for name, what in wanted.of_each_node.items():
         unset = tuple(t for t, f in facts.items() if f.environment.get(name) is None)
         if unset:
-            yield _difference("environment-unset", f"{name} is not set: {what}", unset, reference="recipe")
+            yield Finding("environment-unset", f"{name} is not set: {what}", nodes=unset, reference="recipe")
     names = dict.fromkeys(n for f in facts.values() for n in f.environment if n not in wanted.of_each_node)
     for name in names:
         values = {t: f.environment.get(name) for t, f in facts.items()}
@@ -340,12 +322,9 @@ def _environment(facts: Mapping[str, NodeFacts], wanted: ClusterExpectation) -> 
             if value == reference and (value is not None or 2 * len(nodes) > len(values)):
                 continue
             is_now = f"{name} is {value!r}" if value is not None else f"{name} is not set"
-            other = f"; the recipe has {says!r}" if says is not None else _most(reference)
-            yield _difference("environment-differs", f"{is_now}{other}", nodes, level, reference=by)
-
-
-def _most(reference: str | None) -> str:
-    return f"; most nodes have {reference!r}" if reference is not None else "; nodes differ"
+            other = f"{'most nodes have' if says is None else 'the recipe has'} {reference!r}"
+            what = f"{is_now}; {'nodes differ' if reference is None else other}"
+            yield Finding("environment-differs", what, level=level, nodes=nodes, reference=by)
 
 
 def _imports(facts: Mapping[str, NodeFacts]) -> Iterator[Finding]:
@@ -360,7 +339,11 @@ def _imports(facts: Mapping[str, NodeFacts]) -> Iterator[Finding]:
         for seen in f.seen:
             if seen.upstream not in _gone(f):
                 packages.setdefault((seen.upstream, seen.package), {})[seen.view] = seen
-        split = {key: views for key, views in packages.items() if _differ(views, f.workspace)}
+        split = {
+            key: views
+            for key, views in packages.items()
+            if len({_place(views[view], f.workspace) for view in (WORKER, SPAWNED) if view in views}) > 1
+        }
         apart[title] = tuple(
             (upstream, f"{package} {_place(views[WORKER], f.workspace)}, spawned {_place(views[SPAWNED], f.workspace)}")
             for (upstream, package), views in split.items()
@@ -375,15 +358,9 @@ def _imports(facts: Mapping[str, NodeFacts]) -> Iterator[Finding]:
         for title, f in facts.items()
         for view, error in f.unseen.items()
     )
-    for what, nodes in _groups(unseen).items():
-        yield _difference("views-differ", what, nodes)
+    yield from _grouped("views-differ", unseen)
     yield from _listed("imports-elsewhere", "imports do not come from the workspace's trees: ", elsewhere)
     yield from _listed("views-differ", "a worker and its spawned processes import different packages: ", apart)
-
-
-def _differ(views: Mapping[str, SeenPackage], workspace: str) -> bool:
-    both = [_place(views[v], workspace) for v in (WORKER, SPAWNED) if v in views]
-    return len(set(both)) > 1
 
 
 def _found(package: str, views: Mapping[str, SeenPackage], workspace: str) -> str:
@@ -399,7 +376,7 @@ def _found(package: str, views: Mapping[str, SeenPackage], workspace: str) -> st
 def _listed(rule: str, head: str, rows: Mapping[str, tuple[tuple[str, str], ...]]) -> Iterator[Finding]:
     for found, nodes in _groups((t, r) for t, r in rows.items() if r).items():
         names = list(dict.fromkeys(upstream for upstream, _ in found))
-        yield _difference(rule, head + "; ".join(text for _, text in found), nodes, upstream=_only(names))
+        yield Finding(rule, head + "; ".join(text for _, text in found), upstream=_only(names), nodes=nodes)
 
 
 def _place(seen: SeenPackage, workspace: str) -> str:

@@ -157,9 +157,7 @@ def _failure(answer: Answer) -> DeployResult | None:
         return DeployResult("failed", why=answer.what, code=FINDINGS)
     if answer.failed is None:
         return None
-    failed = answer.failed
-    why = failed.what if failed.hint is None else f"{failed.what} (try: {failed.hint})"
-    return DeployResult("failed", answer, why=why, code=failed.exit_code)
+    return DeployResult("failed", answer, why=str(answer.failed), code=answer.failed.exit_code)
 
 
 def _done(answer: Answer, word: State) -> DeployResult:

@@ -135,6 +135,9 @@ class Failed:
     what: Annotated[str, Doc("error message")]
     hint: Annotated[str | None, Doc("suggested action")] = None
 
+    def __str__(self) -> str:
+        return self.what if self.hint is None else f"{self.what} (try: {self.hint})"
+
 
 @dataclass(frozen=True)
 class NodeFacts:
@@ -178,9 +181,6 @@ class NodeFacts:
     machine: MachineFacts | None = None
     release: Annotated[str | None, Doc("release that the workspace is on")] = None
 
-    def as_json(self) -> dict[str, Any]:
-        return asdict(self)
-
     def tree(self, upstream: str) -> TreeFacts | None:
         return next((t for t in self.trees if t.upstream == upstream), None)
 
@@ -188,10 +188,4 @@ class NodeFacts:
 def facts_of(data: Any) -> NodeFacts:
     """Parse a node's answer. Raises TypeError or KeyError if it is malformed."""
     found: NodeFacts = build(NodeFacts, data)
-    return found
-
-
-def request_of(data: Any) -> Request:
-    """Parse a request. Raises like `facts_of`."""
-    found: Request = build(Request, data)
     return found

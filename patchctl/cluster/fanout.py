@@ -104,7 +104,7 @@ class Cluster:
         answers: dict[ClusterNode, Answer] = {}
         lost: dict[ClusterNode, NoAnswer] = {}
         while waiting and time.monotonic() < end:
-            progress.note(f"{len(answers) + len(lost)} of {len(requests)} nodes answered")
+            progress.note(f"{len(requests) - len(waiting)} of {len(requests)} nodes answered")
             done, _ = self._ray.wait(list(waiting), num_returns=1, timeout=_POLL_SECONDS)
             for ref in done:
                 node = waiting.pop(ref)
@@ -251,7 +251,6 @@ def _refused(address: str, ray: Any, error: Exception, tried: list[Tried]) -> Ex
             hint=f"this is ray {ray.__version__} and Python {sys.version.split()[0]}: run patchctl with the cluster's own "
             "Python, PYTHON -m patchctl cluster ...",
         )
-    what = [*tried, Tried(address, f"{type(error).__name__}: {one_line(text)}")]
-    if address == AUTO:
-        what = tried
-    return SourceUnavailable(f"cannot join the Ray cluster at {one_line(address)}", what, hint=_RUN_ON_A_NODE)
+    if address != AUTO:
+        tried = [*tried, Tried(address, f"{type(error).__name__}: {one_line(text)}")]
+    return SourceUnavailable(f"cannot join the Ray cluster at {one_line(address)}", tried, hint=_RUN_ON_A_NODE)

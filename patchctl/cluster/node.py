@@ -12,7 +12,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +30,6 @@ from patchctl.cluster.facts import (
     Request,
     SeenPackage,
     TreeFacts,
-    request_of,
 )
 from patchctl.errors import PatchctlError
 from patchctl.findings import Finding, Report
@@ -39,11 +38,12 @@ from patchctl.manifest.default_roots import MARKER
 from patchctl.manifest.distribution import Distribution
 from patchctl.manifest.files import distribution_digest
 from patchctl.manifest.lock import lock_digest
+from patchctl.manifest.typeinfo import build
 from patchctl.os_errors import user_error_or_none
 from patchctl.terminal.progress import SilentProgress
 from patchctl.terminal.text import one_line, redact_text, visible_line
 from patchctl.workspace.imports import find_imports
-from patchctl.workspace.state import TreeState, WorkspaceState, load_state
+from patchctl.workspace.state import TreeState, load_state
 from patchctl.workspace.status import Status, TreeStatus, read_status
 from patchctl.workspace.tree_files import TreeFiles
 from patchctl.workspace.trees import Tree
@@ -61,8 +61,8 @@ def main() -> None:
     """Read the request from standard input and print the answer, as JSON."""
     _end_with(os.getppid())
     given = json.load(sys.stdin)
-    facts = answer(request_of(given["request"]), given["here"], Path(sys.argv[2]))
-    json.dump({"facts": facts.as_json()}, sys.stdout)
+    facts = answer(build(Request, given["request"]), given["here"], Path(sys.argv[2]))
+    json.dump({"facts": asdict(facts)}, sys.stdout)
 
 
 def _end_with(parent: int) -> None:
@@ -89,14 +89,19 @@ def answer(request: Request, here: dict[str, Any], place: Path) -> NodeFacts:
         ray=here["ray"],
         interpreter=request.python or here["python"],
         packages={},
-        environment={n: _clean(v, workspace) for n, v in here["environment"].items()},
+        environment={
+            # Without credentials, and without the workspace's folder, which may differ per node.
+            name: None if value is None else redact_text(value).replace(str(workspace), "WORKSPACE")
+            for name, value in here["environment"].items()
+        },
     )
     if request.verb == "look":
         return facts
     try:
         dist = Distribution.load(place / DISTRIBUTION, place / CACHE)
         if request.machine is not None:
-            facts = replace(facts, machine=_probed(request, facts.interpreter, workspace, dist))
+            probe: Probe = extension.load(next(name for one in extension.registered() for name in one.probe))
+            facts = replace(facts, machine=probe(request, facts.interpreter, workspace, dist))
         elif request.apply is not None:
             facts = _applied(facts, request, dist, workspace, place)
         else:
@@ -114,13 +119,6 @@ def answer(request: Request, here: dict[str, Any], place: Path) -> NodeFacts:
             raise
         facts = replace(facts, failed=Failed(refusal.kind, refusal.code, one_line(str(refusal)), refusal.hint))
     return replace(facts, seconds={**facts.seconds, "patchctl": time.monotonic() - began})
-
-
-def _probed(request: Request, interpreter: str, workspace: Path, dist: Distribution) -> MachineFacts:
-    """Return what the extension's probe sees of this machine."""
-    name = next(name for other in extension.registered() for name in other.probe)
-    probe: Probe = extension.load(name)
-    return probe(request, interpreter, workspace, dist)
 
 
 def _identity(workspace: Path) -> list[str]:
@@ -151,11 +149,6 @@ def _machine_of(device: int) -> str:
     return boot if kinds and kinds <= _LOCAL else ""
 
 
-def _clean(value: str | None, workspace: Path) -> str | None:
-    """Return a value without credentials, and with the workspace's folder, which may differ per node, replaced."""
-    return None if value is None else redact_text(value).replace(str(workspace), "WORKSPACE")
-
-
 def _packages(request: Request, interpreter: str) -> dict[str, str | None]:
     """Return the versions that this node has of a profile's requirements."""
     from patchctl.doctor.runtime import Interpreter, cann_file, driver_file, info_version
@@ -184,7 +177,14 @@ def _held(facts: NodeFacts, request: Request, dist: Distribution, views: dict[st
     began = time.monotonic()
     status = read_status(workspace, dist, None)
     read = time.monotonic()
-    report = verify_workspace(workspace, dist, SilentProgress()) if request.verb == "verify" else _from(status)
+    report = Report([*_from(status)])
+    if request.verb == "verify":
+        report = verify_workspace(workspace, dist, SilentProgress())
+    root, profile = Path(state.root), dist.held(state.profile, state.release)
+    try:
+        own_digest = distribution_digest(root) if (root / MARKER).is_file() else None
+    except OSError:
+        own_digest = None
     trees = [_tree(workspace, t, state.trees[t.upstream], report) for t in status.trees]
     seen = [s for t in status.trees for s in _seen(request, t, dist, views)]
     return replace(
@@ -195,8 +195,8 @@ def _held(facts: NodeFacts, request: Request, dist: Distribution, views: dict[st
         root=state.root,
         trees=trees,
         seen=seen,
-        lock_digest=_own_lock(state, dist),
-        distribution_digest=_own_distribution(state),
+        lock_digest=lock_digest(root, dist.stacks_of(profile).values()) if profile else None,
+        distribution_digest=own_digest,
         faults=list(_faults(report, workspace)),
         not_checked=[f"{n.what}: {'; '.join(f'{t.place} ({t.reason})' for t in n.tried)}" for n in report.not_checked],
         seconds={"status": read - began, "verify": time.monotonic() - read},
@@ -204,30 +204,26 @@ def _held(facts: NodeFacts, request: Request, dist: Distribution, views: dict[st
     )
 
 
-def _from(status: Status) -> Report:
+def _from(status: Status) -> Iterator[Finding]:
     """Convert what `status` finds into findings of `verify`."""
-    report = Report()
     if status.interrupted:
         message = f"{status.interrupted} was interrupted: the next apply or revert finishes it"
-        report.findings.append(Finding("interrupted", message, status.workspace))
+        yield Finding("interrupted", message, status.workspace)
     for name, what in status.lacking.items():
-        report.findings.append(Finding("tree-missing", what, status.workspace, upstream=name))
+        yield Finding("tree-missing", what, status.workspace, upstream=name)
     for tree in status.trees:
         if tree.unlike_profile:
-            report.findings.append(Finding("other-stack", tree.unlike_profile, tree.folder, upstream=tree.upstream))
+            yield Finding("other-stack", tree.unlike_profile, tree.folder, upstream=tree.upstream)
         for path in tree.edits:
             message = "the file differs from the stack's last commit"
-            report.findings.append(Finding("file-changed", message, f"{tree.folder}/{path}", upstream=tree.upstream))
+            yield Finding("file-changed", message, f"{tree.folder}/{path}", upstream=tree.upstream)
         if tree.lock not in ("equal", "silent"):
-            report.findings.append(Finding("wrong-tip", tree.lock, tree.folder, upstream=tree.upstream))
+            yield Finding("wrong-tip", tree.lock, tree.folder, upstream=tree.upstream)
         if not os.path.isdir(tree.folder):
-            report.findings.append(
-                Finding("tree-missing", "the tree is not there", tree.folder, upstream=tree.upstream)
-            )
+            yield Finding("tree-missing", "the tree is not there", tree.folder, upstream=tree.upstream)
         elif tree.problem:
             rule = "head-moved" if tree.problem.startswith("HEAD is") else "repository"
-            report.findings.append(Finding(rule, tree.problem, tree.folder, upstream=tree.upstream))
-    return report
+            yield Finding(rule, tree.problem, tree.folder, upstream=tree.upstream)
 
 
 def _tree(workspace: Path, status: TreeStatus, state: TreeState, report: Report) -> TreeFacts:
@@ -238,18 +234,13 @@ def _tree(workspace: Path, status: TreeStatus, state: TreeState, report: Report)
         found = None if broken else _tree_on_disk(Tree.of(workspace, status.upstream, state), state, changed)
     except (PatchctlError, OSError, ValueError, KeyError):
         found = None
-    return TreeFacts(
-        upstream=status.upstream,
-        stack=status.stack,
-        form=status.form,
-        folder=status.folder,
-        tip_commit=status.tip_commit,
-        tip_tree=status.tip_tree,
-        tree=found,
-        patches=len(status.patches),
-        left_out=sorted(o.feature for o in status.left_out),
-        lock=status.lock,
-    )
+    return _tree_facts(status.upstream, status, found, status.lock)
+
+
+def _tree_facts(upstream: str, of: TreeStatus | TreeState, tree: str | None, lock: str) -> TreeFacts:
+    left_out = sorted(one.feature for one in of.left_out)
+    tip = of.tip_commit, of.tip_tree
+    return TreeFacts(upstream, of.stack, of.form, of.folder, *tip, tree, len(of.patches), left_out, lock)
 
 
 def _tree_on_disk(tree: Tree, state: TreeState, changed: list[str]) -> str:
@@ -280,20 +271,6 @@ def _seen(request: Request, tree: TreeStatus, dist: Distribution, views: dict[st
     if request.python is not None:
         for one in find_imports(request.python, tree.upstream, Path(tree.folder), dist):
             yield SeenPackage("python", tree.upstream, one.package, one.place, one.ours, None, one.error)
-
-
-def _own_lock(state: WorkspaceState, dist: Distribution) -> str | None:
-    """Return the digest of the locks in the workspace's own distribution, if that is on this node."""
-    profile = dist.held(state.profile, state.release)
-    return lock_digest(Path(state.root), dist.stacks_of(profile).values()) if profile else None
-
-
-def _own_distribution(state: WorkspaceState) -> str | None:
-    root = Path(state.root)
-    try:
-        return distribution_digest(root) if (root / MARKER).is_file() else None
-    except OSError:
-        return None
 
 
 def _faults(report: Report, workspace: Path) -> Iterator[NodeFault]:
@@ -337,28 +314,14 @@ def _applied(facts: NodeFacts, request: Request, dist: Distribution, workspace: 
         # A dry run cannot look behind what was interrupted, and this one's apply ends it first.
         return replace(facts, changed=[f"{journal.verb} that was interrupted"], release=chosen.release)
     outcome = run(workspace, plan, Path(request.root), {}, stash=options.stash)
-    trees = [
-        TreeFacts(
-            name,
-            t.stack,
-            t.form,
-            t.folder,
-            t.tip_commit,
-            t.tip_tree,
-            None,
-            len(t.patches),
-            sorted(o.feature for o in t.left_out),
-            "equal" if t.locked else "silent",
-        )
-        for name, t in sorted(outcome.state.trees.items())
-    ]
+    trees = sorted(outcome.state.trees.items())
     skipped = [f"{s.upstream}: {'; '.join(f'{p} ({r})' for p, r in s.tried)}" for s in outcome.state.skipped]
     return replace(
         facts,
         applied=True,
         profile=outcome.state.profile,
         without=list(outcome.state.without),
-        trees=trees,
+        trees=[_tree_facts(name, t, None, "equal" if t.locked else "silent") for name, t in trees],
         changed=[*outcome.changed, *([f"release {outcome.moved_from} before"] if outcome.moved_from else [])],
         stashed=dict(outcome.stashed),
         not_checked=skipped,
