@@ -11,7 +11,7 @@ import io
 import tempfile
 import zipfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import InitVar, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -36,29 +36,23 @@ class Payload:
 
 def make_payload(dist: Distribution) -> Payload:
     """Build the payload, reading each file once. Raises InvalidManifest if the manifests became invalid."""
-    members = {f"{CODE}/patchctl/{p.relative_to(PACKAGE).as_posix()}": p for p in _sources()}
+    own = {p.relative_to(PACKAGE): p for p in PACKAGE.rglob("*.py")}
+    # An installed tool has the distribution beside its modules.
+    members = {
+        f"{CODE}/patchctl/{name.as_posix()}": path
+        for name, path in own.items()
+        if not {"__pycache__", "_distribution"} & set(name.parts)
+    }
     members |= {f"{DISTRIBUTION}/{name}": path for name, path in distribution_files(dist.root)}
     with tempfile.TemporaryDirectory(prefix="patchctl-payload-") as name:
         cache = Path(name)
         Distribution.load(dist.root, cache)
         members |= {f"{CACHE}/{p.relative_to(cache).as_posix()}": p for p in cache.rglob("*") if p.is_file()}
-        return Payload(_archive(members), distribution_digest(dist.root))
-
-
-def _sources() -> list[Path]:
-    """Return the tool's modules, without the distribution that an installed one has beside them."""
-    found = (
-        p for p in PACKAGE.rglob("*.py") if not {"__pycache__", "_distribution"} & set(p.relative_to(PACKAGE).parts)
-    )
-    return sorted(found)
-
-
-def _archive(members: dict[str, Path]) -> bytes:
-    out = io.BytesIO()
-    with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
-        for name, path in sorted(members.items()):
-            archive.writestr(zipfile.ZipInfo(name, _EPOCH), path.read_bytes(), zipfile.ZIP_DEFLATED)
-    return out.getvalue()
+        out = io.BytesIO()
+        with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
+            for member, path in sorted(members.items()):
+                archive.writestr(zipfile.ZipInfo(member, _EPOCH), path.read_bytes(), zipfile.ZIP_DEFLATED)
+        return Payload(out.getvalue(), distribution_digest(dist.root))
 
 
 # Variables that decide which code a process finds, whatever a recipe sets.
@@ -93,14 +87,10 @@ def looking_request(
     """Return the request of `status` and `verify`."""
     variables = list(dict.fromkeys([*_ALWAYS, *environment.variables]))
     names = {p: u.sdist or name for name, u in dist.upstreams.items() for p in u.packages}
-    return Request(
-        plain.verb,
-        plain.workspace,
-        plain.fallback,
-        environment.profile,
-        plain.root,
-        python,
-        plain.seconds,
+    return replace(
+        plain,
+        profile=environment.profile,
+        python=python,
         names=names,
         packages={name: dict(u.packages) for name, u in dist.upstreams.items() if u.packages},
         requirements={n: (r.distribution or n) if r.kind == "python" else None for n, r in dist.requirements.items()}
@@ -108,7 +98,6 @@ def looking_request(
         variables=variables,
         secret=[v for v in variables if SECRET.search(v)],
         start=list(environment.start) if environment.start else None,
-        drop=plain.drop,
     )
 
 
@@ -123,31 +112,27 @@ def wanted_of(
     )
 
 
+@dataclass
 class Applying:
     """Sends the requests of an `apply`; payload and bundle go to the object store once."""
 
-    def __init__(
-        self,
-        cluster: Cluster,
-        dist: Distribution,
-        plain: Request,
-        options: ApplyOptions,
-        bundle: bytes | None,
-        progress: Progress,
-    ) -> None:
-        self._cluster = cluster
-        self._request = plain
-        self._options = options
-        self._progress = progress
-        self._payload: Any = cluster.put(make_payload(dist).data)
-        self._bundle: Any = cluster.put(bundle) if bundle is not None else None
+    cluster: Cluster
+    dist: InitVar[Distribution]
+    plain: Request
+    options: ApplyOptions
+    bundle: Any
+    progress: Progress
+
+    def __post_init__(self, dist: Distribution) -> None:
+        self.payload = self.cluster.put(make_payload(dist).data)
+        self.bundle = self.cluster.put(self.bundle) if self.bundle is not None else None
 
     def __call__(self, verb: Verb, nodes: Sequence[ClusterNode]) -> Mapping[ClusterNode, Answer]:
         writes = verb in ("preview", "apply")
-        request = replace(self._request, verb=verb, apply=self._options if writes else None)
-        self._progress.start(f"cluster {verb}", None)
+        request = replace(self.plain, verb=verb, apply=self.options if writes else None)
+        self.progress.start(f"cluster {verb}", None)
         try:
-            bundle = self._bundle if writes else None
-            return self._cluster.ask(dict.fromkeys(nodes, request), self._payload, self._progress, bundle=bundle)
+            requests, bundle = dict.fromkeys(nodes, request), self.bundle if writes else None
+            return self.cluster.ask(requests, self.payload, self.progress, bundle=bundle)
         finally:
-            self._progress.finish()
+            self.progress.finish()

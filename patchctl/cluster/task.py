@@ -59,8 +59,11 @@ def answer(payload: bytes, request: dict[str, Any], bundle: bytes | None) -> dic
         "host": platform.node(),
         "python": sys.executable,
         "python_version": platform.python_version(),
-        "ray": _ray_version(),
-        "environment": _environment(request["variables"], request["secret"]),
+        "ray": str(getattr(sys.modules.get("ray"), "__version__", "unknown")),
+        "environment": {
+            name: "(set)" if name in request["secret"] and name in os.environ else os.environ.get(name)
+            for name in request["variables"]
+        },
         "workspace": request["workspace"] or os.environ.get("PATCHCTL_WORKSPACE") or request["fallback"],
     }
     here["views"] = _views(request, here["workspace"]) if request["names"] else {}
@@ -75,15 +78,6 @@ def answer(payload: bytes, request: dict[str, Any], bundle: bytes | None) -> dic
     if "facts" in result:
         result["facts"]["seconds"].update(views=looked, whole=time.monotonic() - began)
     return result
-
-
-def _ray_version() -> str:
-    return str(getattr(sys.modules.get("ray"), "__version__", "unknown"))
-
-
-def _environment(names: list[str], secret: list[str]) -> dict[str, str | None]:
-    values = {name: os.environ.get(name) for name in names}
-    return {name: "(set)" if value is not None and name in secret else value for name, value in values.items()}
 
 
 def _views(request: dict[str, Any], workspace: str) -> dict[str, Any]:
