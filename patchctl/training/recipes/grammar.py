@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 
 _DEEPEST = 50
 _CASTS = ("int", "float", "str", "bool", "json_str")
@@ -16,7 +15,8 @@ _TOKEN = re.compile(
     |(?P<call>[A-Za-z_][A-Za-z0-9_-]*[ \t]*\([ \t]*)
     |(?P<comma>[ \t]*,[ \t]*)|(?P<colon>[ \t]*:[ \t]*)
     |(?P<open>[\[{][ \t]*)|(?P<close>[ \t]*[\]})])
-    |(?P<plain>\$\{[^{}]+\}|\\[\\()\[\]{}:=, \t]|[A-Za-z0-9_/\-+.%*@?|]+|[\\$]|[ \t]+)""",
+    |(?P<plain>\$\{[^{}]+\}|\\[\\()\[\]{}:=, \t]|[A-Za-z0-9_/\-+.%*@?|]+|[\\$]|[ \t]+)
+    |(?P<end>\Z)""",
     re.VERBOSE | re.DOTALL,
 )
 
@@ -26,13 +26,6 @@ Element = str | list["Element"] | dict[str, "Element"]
 
 class BadElement(ValueError):
     """A text that Hydra would not parse; the message says where."""
-
-
-@dataclass(frozen=True)
-class _Token:
-    kind: str
-    text: str
-    at: int
 
 
 def element(text: str) -> Element:
@@ -65,23 +58,23 @@ class _Reader:
         self._next = 0
         self._depth = 0
 
-    def take(self, kind: str, text: str = "") -> _Token:
+    def take(self, kind: str, text: str = "") -> re.Match[str]:
         """The next token, which has to be of a kind."""
         token = self._tokens[self._next]
-        if token.kind != kind or (text and token.text.strip() != text):
-            found = repr(token.text.strip()) if token.text.strip() else "its end"
-            raise BadElement(f"expected {text or _SHOWN[kind]} at character {token.at + 1}, found {found}")
+        if not self._at(kind, text):
+            found = repr(token[0].strip()) if token[0].strip() else "its end"
+            raise BadElement(f"expected {text or _SHOWN[kind]} at character {token.start() + 1}, found {found}")
         self._next += 1
         return token
 
     def _at(self, kind: str, text: str = "") -> bool:
         token = self._tokens[self._next]
-        return token.kind == kind and text in ("", token.text.strip())
+        return token.lastgroup == kind and text in ("", token[0].strip())
 
     def element(self) -> Element:
         """A list, a mapping, a cast or a single value."""
         if not self._at("open") and not self._at("call"):
-            return self._value()
+            return self.take("quoted")[0] if self._at("quoted") else self._plain("plain", "colon")
         self._depth += 1
         if self._depth > _DEEPEST:
             raise BadElement(f"more than {_DEEPEST} lists and mappings in each other")
@@ -89,9 +82,6 @@ class _Reader:
         found = self._cast() if self._at("call") else nested()
         self._depth -= 1
         return found
-
-    def _value(self) -> Element:
-        return self.take("quoted").text if self._at("quoted") else self._plain("plain", "colon")
 
     def _items(self) -> list[Element]:
         self.take("open", "[")
@@ -117,30 +107,29 @@ class _Reader:
 
     def _cast(self) -> Element:
         call = self.take("call")
-        if call.text.rstrip().rstrip("(").rstrip() not in _CASTS:
-            raise BadElement(f"expected one of {', '.join(_CASTS)} before ( at character {call.at + 1}")
+        if call[0].rstrip().rstrip("(").rstrip() not in _CASTS:
+            raise BadElement(f"expected one of {', '.join(_CASTS)} before ( at character {call.start() + 1}")
         found = self.element()
         self.take("close", ")")
         return found
 
     def _plain(self, *kinds: str) -> str:
         """What stands without quotes."""
-        parts = [self.take("colon" if self._at("colon") and "colon" in kinds else "plain").text]
-        while any(self._at(kind) for kind in kinds):
-            parts.append(self.take(self._tokens[self._next].kind).text)
-        return "".join(parts).strip()
+        text = self.take("colon" if self._at("colon") and "colon" in kinds else "plain")[0]
+        while self._tokens[self._next].lastgroup in kinds:
+            text += self._tokens[self._next][0]
+            self._next += 1
+        return text.strip()
 
 
 _SHOWN = {"plain": "a value without quotes", "colon": "':'", "comma": "','", "end": "the end"}
 
 
-def _tokens(text: str) -> Iterator[_Token]:
-    at = 0
-    while at < len(text):
+def _tokens(text: str) -> Iterator[re.Match[str]]:
+    at, kind = 0, None
+    while kind != "end":
         found = _TOKEN.match(text, at)
         if found is None:
             raise BadElement(f"{text[at]!r} at character {at + 1} has to be in quotes")
-        assert found.lastgroup is not None
-        yield _Token(found.lastgroup, found[0], at)
-        at = found.end()
-    yield _Token("end", "", at)
+        yield found
+        at, kind = found.end(), found.lastgroup
