@@ -46,8 +46,15 @@ def check_tested(dist: Distribution, series: Series) -> Iterator[Finding]:
         return
     seen = set()
     for key, patches in series.stacks.items():
+        stack = dist.stacks[key]
         for patch in patches:
-            for what in _lacking(dist, dist.stacks[key], patch.feature):
+            folder = f"patches/{stack.upstream}/{stack.name}/{patch.feature}"
+            lacking = []
+            if not tests_of(dist, stack, patch.feature):
+                lacking.append(f"has no behaviour test; {folder}/{TESTS}/test_*.py is looked for")
+            if not mutants_of(dist, stack, patch.feature):
+                lacking.append(f"has no mutation; {folder}/{MUTANTS}/*.yaml is looked for")
+            for what in lacking:
                 if (patch.file, what) not in seen:  # a patch of a stack that another extends is in both
                     seen.add((patch.file, what))
                     line = patch.header.trailers["Feature"][0].line if "Feature" in patch.header.trailers else 1
@@ -63,14 +70,6 @@ def check_begun(dist: Distribution) -> Iterator[Finding]:
             shown = file.relative_to(dist.root)
             what = f"waits to be filled in where it says {TO_FILL_IN}"
             yield Finding("filled-in", what, shown.as_posix(), line, "error", shown.parts[1], shown.parts[3])
-
-
-def _lacking(dist: Distribution, stack: Stack, feature: str) -> Iterator[str]:
-    folder = f"patches/{stack.upstream}/{stack.name}/{feature}"
-    if not tests_of(dist, stack, feature):
-        yield f"has no behaviour test; {folder}/{TESTS}/test_*.py is looked for"
-    if not mutants_of(dist, stack, feature):
-        yield f"has no mutation; {folder}/{MUTANTS}/*.yaml is looked for"
 
 
 def check_proven(
@@ -217,17 +216,13 @@ def check_requirements(dist: Distribution, report: Report) -> None:
         sets = all_sets(dist)
         report.counts.update({"requirement locks": len(sets) * len(PLATFORMS)} if sets else {})
         for named in sets:
-            for finding in _requirement_locks(dist, named):
-                report.add([Finding(finding.rule, finding.message, below(dist.root, finding.file), finding.line)])
+            report.add(replace(f, file=below(dist.root, f.file)) for f in _requirement_locks(dist, named))
+        return
     except InvalidManifest as error:
-        _add_unseen(report, manifest_findings(dist.root, error).findings)
+        findings = manifest_findings(dist.root, error).findings
     except BadManifest as error:
-        _add_unseen(report, [from_error("requirements-lock", error, "manifests/requirements")])
-
-
-def _add_unseen(report: Report, findings: Sequence[Finding]) -> None:
-    """Add findings, less those that an extension's check of the same files has added before."""
-    seen = {(f.rule, f.message) for f in report.findings}
+        findings = [from_error("requirements-lock", error, "manifests/requirements")]
+    seen = {(f.rule, f.message) for f in report.findings}  # an extension's check of the same files may have added them
     report.add(f for f in findings if (f.rule, f.message) not in seen)
 
 

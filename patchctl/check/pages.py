@@ -26,14 +26,6 @@ _SCOPES: Mapping[Scope, str] = {
 
 
 @dataclass(frozen=True)
-class Documents:
-    """What has to be written, as text by path below the root; and pages and schemas of what no longer exists."""
-
-    changed: dict[str, str]
-    obsolete: tuple[str, ...]
-
-
-@dataclass(frozen=True)
 class WrittenPages:
     """What a run wrote and removed, by path below the root, and what it found wrong."""
 
@@ -58,16 +50,19 @@ def write_documents(dist: Distribution, more: Mapping[str, str], *, check: bool,
         return WrittenPages(report)
     if series.broken:
         return WrittenPages(report)
-    documents = plan_documents(dist, series, more, strict=strict)
-    for path, text in documents.changed.items():
+    changed, obsolete = _differing(dist, series, more, strict=strict)
+    for path, text in changed.items():
         replace_file(dist.root / path, text.encode())
-    for path in documents.obsolete:
+    for path in obsolete:
         (dist.root / path).unlink()
-    return WrittenPages(report, tuple(sorted(documents.changed)), documents.obsolete)
+    return WrittenPages(report, tuple(sorted(changed)), obsolete)
 
 
-def plan_documents(dist: Distribution, series: Series, more: Mapping[str, str], *, strict: bool) -> Documents:
-    """Compares every generated page, table and schema with the disk."""
+def _differing(
+    dist: Distribution, series: Series, more: Mapping[str, str], *, strict: bool
+) -> tuple[dict[str, str], tuple[str, ...]]:
+    """Of every generated page, table and schema: what has to be written, as text by path below the root; and pages and schemas of
+    what no longer exists."""
     entries = entries_of(dist, series.patches)
     wanted = pages(dist, entries) | {**more}
     if (dist.root / RULES_PAGE).is_file():
@@ -81,20 +76,19 @@ def plan_documents(dist: Distribution, series: Series, more: Mapping[str, str], 
     obsolete = tuple(sorted(n for n in names if n not in wanted))
     if (dist.root / schema.FOLDER).is_dir():
         wanted |= {path.as_posix(): text for path, text in schema.texts().items()}
-    changed = {path: text for path, text in wanted.items() if _read(dist.root / path) != text}
-    return Documents(changed, obsolete)
+    return {path: text for path, text in wanted.items() if _read(dist.root / path) != text}, obsolete
 
 
 def check_pages(dist: Distribution, series: Series, more: Mapping[str, str], *, strict: bool) -> Iterator[Finding]:
     """A finding for each page that would differ. Unless `strict`, a distribution without docs/patches/ has none."""
     if series.broken:
         return  # a patch that cannot be read has no page, and its page is not obsolete
-    documents = plan_documents(dist, series, more, strict=strict)
-    for path in sorted(documents.changed):
+    changed, obsolete = _differing(dist, series, more, strict=strict)
+    for path in sorted(changed):
         what = "is not as generated" if (dist.root / path).exists() else "is missing"
         rule, kind = ("schema-stale", "schema") if path.startswith("manifests/") else ("page-stale", "page")
         yield Finding(rule, f"the {kind} {what}: {_WRITE}", path)
-    for path in documents.obsolete:
+    for path in obsolete:
         yield Finding(
             "page-stale", "documents a patch or verb that is not there: `patchctl lock --pages` removes it", path
         )

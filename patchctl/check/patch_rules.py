@@ -161,7 +161,8 @@ def _last_line(patch: LintedPatch) -> int:
 )
 def context_lines(patch: LintedPatch) -> Iterator[Violation]:
     for change, hunk in _hunks(patch):
-        before, inside, after = context_runs(hunk)
+        runs = [len(run) for run in re.split(rb"[-+]", hunk.marks)]
+        before, inside, after = runs[0], max(runs[1:-1], default=0), runs[-1]
         at_start = hunk.old_start <= 1 and before < CONTEXT
         at_end = hunk is change.hunks[-1] and after < CONTEXT
         if before != CONTEXT and not at_start:
@@ -170,12 +171,6 @@ def context_lines(patch: LintedPatch) -> Iterator[Violation]:
             yield Violation(hunk.line, f"{after} lines of context after the change; {CONTEXT} were expected")
         if inside > 2 * CONTEXT:
             yield Violation(hunk.line, f"{inside} lines of context between two changes: git would write two hunks")
-
-
-def context_runs(hunk: Hunk) -> tuple[int, int, int]:
-    """How many context lines stand before the first change, at most between two, and after the last."""
-    runs = [len(run) for run in re.split(rb"[-+]", hunk.marks)]
-    return runs[0], max(runs[1:-1], default=0), runs[-1]
 
 
 @patch_rule(
@@ -339,8 +334,7 @@ def subject_length(patch: LintedPatch) -> Iterator[Violation]:
     "nobody can judge later whether the patch may go",
 )
 def body_need_and_change(patch: LintedPatch) -> Iterator[Violation]:
-    paragraphs = patch.paragraphs
-    before = [p for p in paragraphs if not p.startswith("Risk:")]
+    before = [p for p in patch.paragraphs if not p.startswith("Risk:")]
     if len(before) < 2:
         found = "no paragraph" if not before else "one paragraph"
         yield Violation(patch.line_of(b"Subject:"), f"expected a need and a change before `Risk:`, found {found}")

@@ -125,7 +125,8 @@ def _code(
     written = {id(c.patch): c for c in changes}
     for patch in patches:
         changed = written.get(id(patch))
-        yield from check.changed(changed) if changed is not None else check.carried(patch)
+        carried: Mapping[str, tuple[None, bytes]] = {path: (None, data) for path, data in patch.carried.items()}
+        yield from check.changed(changed or PatchedFiles(patch, carried))
         yield from check_switch(patch, upstream, changed)
     report.counts["Python files"] += len(check.checked)
 
@@ -181,33 +182,27 @@ def _isolated(
                 builder.build(patches, [p for p in patches if id(p) not in stay])
             except DoesNotApply as error:
                 yield from_error("alone", error, patch.shown, upstream)
-            for file, line, said in _undeclared_imports(_sources(written[id(patch)]), patches, kept):
+            for file, line, said in _undeclared_imports(written[id(patch)], patches, kept):
                 yield Finding("alone", f"{file}:{line} uses {said}", patch.shown, upstream=upstream, patch=patch.shown)
 
 
-def _sources(changed: PatchedFiles) -> list[PatchedSource]:
-    """The Python that a patch writes; of an upstream file only the patch's own lines."""
-    lines = {c.new_path: written_lines(c.hunks) for c in changed.patch.patch.changes if c.new_path is not None}
-    return [
-        PatchedSource(path, after, lines.get(path.encode("utf-8", "surrogateescape")))
-        for path, (_, after) in changed.files.items()
-        if path.endswith(".py")
-    ]
-
-
 def _undeclared_imports(
-    sources: Sequence[PatchedSource], patches: Sequence[StackPatch], kept: Sequence[StackPatch]
+    changed: PatchedFiles, patches: Sequence[StackPatch], kept: Sequence[StackPatch]
 ) -> Iterator[tuple[str, int, str]]:
-    """(file, line, description) of uses of a module that another feature carries, if that is not among `kept`."""
+    """(file, line, description) of uses of a module that another feature carries, if that is not among `kept`. Of an upstream
+    file only the patch's own lines count."""
     stay = {p.feature for p in kept}
     carried = [
         (tuple(module_name(c).split(".")), p.feature) for p in patches if p.feature not in stay for c in p.carried
     ]
-    for source in sources:
-        for use in uses(source):
+    lines = {c.new_path: written_lines(c.hunks) for c in changed.patch.patch.changes if c.new_path is not None}
+    for path, (_, after) in changed.files.items():
+        if not path.endswith(".py"):
+            continue
+        for use in uses(PatchedSource(path, after, lines.get(path.encode("utf-8", "surrogateescape")))):
             feature = next((f for module, f in carried if use.target[: len(module)] == module), None)
             if feature is not None:
-                yield source.path, use.line, f"{'.'.join(use.target)} of {feature}, which it does not require"
+                yield path, use.line, f"{'.'.join(use.target)} of {feature}, which it does not require"
                 break
 
 
@@ -221,10 +216,6 @@ class PythonCheck:
     upstream: str
     checked: set[str] = field(default_factory=set)
     _undefined: dict[bytes, Counter[str]] = field(default_factory=dict)
-
-    def carried(self, patch: StackPatch) -> Iterator[Finding]:
-        """The files that a patch carries; needs no source."""
-        yield from self.changed(PatchedFiles(patch, {path: (None, data) for path, data in patch.carried.items()}))
 
     def changed(self, changed: PatchedFiles) -> Iterator[Finding]:
         """Every Python file that a patch writes."""

@@ -180,6 +180,7 @@ def _trees(facts: Mapping[str, NodeFacts], profile: Profile | None, dist: Distri
     """Compare the ids of the trees on disk with the lock, else among nodes. Other forms have other trees."""
     names = list(profile.stacks) if profile else []
     names += sorted({t.upstream for f in facts.values() for t in f.trees} - set(names))
+    faulty = {t: {(fault.upstream, fault.severity) for fault in f.faults} for t, f in facts.items()}
     lacking = {t: tuple(n for n in names if f.tree(n) is None) for t, f in facts.items()}
     for some, nodes in _groups((t, n) for t, n in lacking.items() if n).items():
         yield Finding("tree-differs", f"has no tree of {', '.join(some)}", upstream=_only(some), nodes=nodes)
@@ -192,14 +193,9 @@ def _trees(facts: Mapping[str, NodeFacts], profile: Profile | None, dist: Distri
             locked = _locked(dist, upstream, stack, form, left_out)
             ids = {title: t.tree for title, t in same_form.items()}
             for odd in _odd_trees(upstream, ids, locked):
-                told = tuple(n for n in odd.nodes if upstream not in _faulty(facts[n]))
+                told = tuple(n for n in odd.nodes if (upstream, "error") not in faulty[n])
                 if told:  # the others' own checks already report what is wrong, and where
                     yield replace(odd, nodes=told)
-
-
-def _faulty(facts: NodeFacts) -> set[str]:
-    """Return the upstreams in whose trees the node's own check found errors."""
-    return {f.upstream for f in facts.faults if f.severity == "error" and f.upstream is not None}
 
 
 def _gone(facts: NodeFacts) -> tuple[str, ...]:

@@ -227,11 +227,10 @@ def _from(status: Status) -> Iterator[Finding]:
 
 
 def _tree(workspace: Path, status: TreeStatus, state: TreeState, report: Report) -> TreeFacts:
-    mine = [f for f in report.findings if f.upstream == status.upstream]
-    changed = [f.file for f in mine if f.rule == "file-changed"]
+    changed = [f.file for f in report.findings if f.upstream == status.upstream and f.rule == "file-changed"]
     try:
-        broken = any(f.rule in ("tree-missing", "repository") for f in mine) and not os.path.isdir(status.folder)
-        found = None if broken else _tree_on_disk(Tree.of(workspace, status.upstream, state), state, changed)
+        there = os.path.isdir(status.folder)
+        found = _tree_on_disk(Tree.of(workspace, status.upstream, state), state, changed) if there else None
     except (PatchctlError, OSError, ValueError, KeyError):
         found = None
     return _tree_facts(status.upstream, status, found, status.lock)

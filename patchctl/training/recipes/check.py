@@ -6,7 +6,7 @@ The packages that recipes and rewards need: what they say, compared with what th
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -74,12 +74,11 @@ def _rewards(dist: Distribution) -> Iterator[Finding]:
         path = file.relative_to(dist.root).as_posix()
         declared: set[str] = set(_names(file))
         used: set[str] = {canonicalize_name(name) for name in imported(file)}
-        for name in sorted(used - declared):
-            yield Finding(
-                "recipe-packages", f"it imports {name}, and its block of dependencies (PEP 723) does not name it", path
-            )
-        for name in sorted(declared - used):
-            yield Finding("recipe-packages", f"its block of dependencies names {name}, and it does not import it", path)
+        for name in sorted(used ^ declared):
+            what = f"its block of dependencies names {name}, and it does not import it"
+            if name in used:
+                what = f"it imports {name}, and its block of dependencies (PEP 723) does not name it"
+            yield Finding("recipe-packages", what, path)
 
 
 def _names(file: Path) -> list[str]:
@@ -116,7 +115,11 @@ def _check_release(dist: Distribution, series: Series, recipes: Recipes, report:
         keys = FOLDER / upstream / f"{stack}.tsv"
         if stack is not None and not (dist.root / keys).is_file():
             unlisted[keys.as_posix()] = f"{upstream}/{stack}"
-        for broken in _broken(dist, series, recipes, run):
+        if series.broken:  # a patch that cannot be read has a switch that no one knows
+            found = broken_rules(run, recipes.rules)
+        else:
+            found = all_broken(dist, recipes, run, *_of_profile(dist, series, run.profile))
+        for broken in found:
             rule = "recipe-needs" if broken.rule == "recipe-needs" else "recipe-rule"
             message = f"{run.title} breaks {broken.rule}: {broken}"
             report.add([Finding(rule, message, below(dist.root, broken.where.file), broken.where.line)])
@@ -125,12 +128,12 @@ def _check_release(dist: Distribution, series: Series, recipes: Recipes, report:
         report.add([Finding("recipe-keys", what, path)])
 
 
-def _broken(dist: Distribution, series: Series, recipes: Recipes, run: RecipeRun) -> Iterator[Broken]:
-    yield from broken_rules(run, recipes.rules)
-    if series.broken:  # a patch that cannot be read has a switch that no one knows
-        return
-    features, switches = _of_profile(dist, series, run.profile)
+def all_broken(
+    dist: Distribution, recipes: Recipes, run: RecipeRun, features: Sequence[str], switches: Sequence[Switch]
+) -> Iterator[Broken]:
+    """Every key that the recipe's configuration does not have, and every rule that the recipe does not keep."""
     yield from unknown_keys(run, read_keys(dist, run), dist.practice, switches)
+    yield from broken_rules(run, recipes.rules)
     yield from wrong_needs(run, features, switches, recipes.rules)
 
 

@@ -221,7 +221,10 @@ def read_keys(dist: Distribution, run: RecipeRun) -> KnownKeys | None:
         return None
     title, composition = _composed(found, run)
     kinds = found.kinds(composition)
-    closed = {key: words for key, words in found.words.items() if not _opened(found, run, key)}
+    closed = dict(found.words)
+    for key, openers in found.unless.items():  # a run that names a module of its own, which may register other words
+        if any(one is not None and one.value not in _NULLS for one in map(run.override, openers)):
+            closed.pop(key, None)
     choice = found.choice(run.entry.config)
     replaced = [
         bare(key).partition("@")[2] or bare(key)
@@ -241,12 +244,6 @@ def _composed(found: KeyList, run: RecipeRun) -> tuple[str, str]:
     if said is None or unquoted(said.value) not in found.group.get(group, ()):
         return config, option
     return f"{config} with {group}={unquoted(said.value)}", unquoted(said.value)
-
-
-def _opened(found: KeyList, run: RecipeRun, key: str) -> bool:
-    """Whether a run names a module of its own, which may register other words."""
-    said = [run.override(opener) for opener in found.unless.get(key, ())]
-    return any(one is not None and one.value not in _NULLS for one in said)
 
 
 def unknown_keys(

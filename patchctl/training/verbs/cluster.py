@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
@@ -16,10 +15,6 @@ from patchctl.training.recipes.conditions import names_in
 from patchctl.training.recipes.read import SHARED, Recipes
 from patchctl.training.recipes.resolve import RecipeRun
 from patchctl.training.verbs import options
-
-if TYPE_CHECKING:
-    from patchctl.cluster.facts import Request
-
 
 _ENV = "env."
 
@@ -57,17 +52,20 @@ def preflight(
 
     Exit code 1 when a node is not ready, differs in what has to be alike, or does not answer.
     """
+    from patchctl.cluster.facts import MachineRequest
     from patchctl.cluster.fanout import NoAnswer, joined
     from patchctl.cluster.request import make_payload, plain_request
     from patchctl.findings import Shown
     from patchctl.training.preflight.readiness import readiness
     from patchctl.training.report.preflight import readiness_output, readiness_text
-    from patchctl.training.verbs.preflight import case_of, other_release
+    from patchctl.training.verbs.preflight import case_of, other_release, variables_of
 
     run = options.RecipeBook(app).valid_run(arguments)
     dist = app.distribution
     plain = plain_request("probe", dist, workspace, workspace_here(), timeout)
-    request = replace(_request(app, run, plain), python=python)
+    paths = {n: [run.given.paths.get(n), p.variable, p.default] for n, p in run.paths.items()}
+    start = [run.entry.upstream, *((run.entry.folder,) if run.entry.folder else ())]
+    request = replace(plain, python=python, machine=MachineRequest(sorted(variables_of(app, run)), paths, start))
     progress = app.progress(output == "json")
     with joined(address) as cluster:
         nodes = cluster.nodes()
@@ -85,16 +83,6 @@ def preflight(
     shown = Shown(outcome.report(), "cluster.preflight")
     print_findings(app, output, shown, data, lambda style: readiness_text(outcome, run, address, style))
     return DONE if outcome.ready else FINDINGS
-
-
-def _request(app: App, run: RecipeRun, plain: Request) -> Request:
-    """The request, with what each node has to know of the recipe."""
-    from patchctl.cluster.facts import MachineRequest
-    from patchctl.training.verbs.preflight import variables_of
-
-    paths = {n: [run.given.paths.get(n), p.variable, p.default] for n, p in run.paths.items()}
-    start = [run.entry.upstream, *((run.entry.folder,) if run.entry.folder else ())]
-    return replace(plain, machine=MachineRequest(sorted(variables_of(app, run)), paths, start))
 
 
 def environment_of_recipe(app: App, profile: str | None, recipe: str | None) -> ExpectedEnvironment:

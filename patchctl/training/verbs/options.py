@@ -83,17 +83,10 @@ class RecipeBook:
 
     def broken(self, run: RecipeRun) -> list[Broken]:
         """Every rule that the recipe does not keep, and every key that its configuration does not have."""
-        from patchctl.training.recipes.check import features_and_switches
-        from patchctl.training.recipes.keys import read_keys, unknown_keys
-        from patchctl.training.recipes.rules import broken_rules, wrong_needs
+        from patchctl.training.recipes.check import all_broken, features_and_switches
 
         dist = self._app.distribution
-        features, switches = features_and_switches(dist, run.profile)
-        return [
-            *unknown_keys(run, read_keys(dist, run), dist.practice, switches),
-            *broken_rules(run, self.recipes.rules),
-            *wrong_needs(run, features, switches, self.recipes.rules),
-        ]
+        return [*all_broken(dist, self.recipes, run, *features_and_switches(dist, run.profile))]
 
     def totals(self, run: RecipeRun) -> Totals:
         """What the run comes to, with checkpoints of the size that the profile's model has."""
