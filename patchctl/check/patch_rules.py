@@ -30,19 +30,8 @@ _HUNK = re.compile(rb"@@ -\d+(,\d+)? \+\d+(,\d+)? @@")
 SUBJECT_LENGTH = 72
 BODY_WIDTH = 120
 REQUIRED = ("Feature", "Switch", "Upstream-Status", "Drop-When")
-KNOWN = (
-    *REQUIRED,
-    "Requires",
-    "Carries",
-    "Fixes",
-    "Link",
-    "Signed-off-by",
-    "Co-authored-by",
-    "Reviewed-by",
-    "Tested-by",
-    "Imported",
-)
 _LISTS = ("Requires", "Carries", "Fixes", "Link", "Signed-off-by", "Co-authored-by", "Reviewed-by", "Tested-by")
+KNOWN = (*REQUIRED, *_LISTS, "Imported")
 _SUBJECT = re.compile(r"[A-Za-z0-9_.,/{}*@-]+(?: [A-Za-z0-9_.,/{}*@-]+){0,2}: (?P<verb>[A-Za-z][A-Za-z'-]*)\b.*")
 _SWITCH = re.compile(
     r"none|env [A-Z][A-Z0-9_]*=\S+|config [+A-Za-z_][\w-]*(\.[A-Za-z_][\w-]*)*=\S.*|option --[a-z][\w-]*(=\S+)?"

@@ -72,7 +72,7 @@ def check_series(dist: Distribution, series: Series) -> Iterator[Finding]:
         yield from _chain(upstream, patches)
     yield from _selections(dist, series, blamed)
     yield from _carried(dist, series)
-    yield from _left(dist, series)
+    yield from _named_features(dist, series)
     yield from _practice(dist, series)
     for path in dist.unlisted_files():
         shown = path.relative_to(dist.root)
@@ -206,7 +206,7 @@ def _files_below(folder: Path) -> list[str]:
     return sorted(n.as_posix() for n in names if "__pycache__" not in n.parts and not n.name.startswith("."))
 
 
-def _left(dist: Distribution, series: Series) -> Iterator[Finding]:
+def _named_features(dist: Distribution, series: Series) -> Iterator[Finding]:
     """A stack that comes from another has its features, or says why not. What `gains:` of a stack names it has."""
     for name, stack in sorted(dist.stacks.items()):
         followed = (stack.upstream, stack.comes_from or "")

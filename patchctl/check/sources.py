@@ -59,12 +59,12 @@ def check_sources(
     for key, patches in series.stacks.items():
         progress.note(f"verifying {key[0]} {key[1]}")
         computed = _computed(dist, key, options, progress, report)
-        changes: list[PatchedFiles] = []
+        changes: dict[int, PatchedFiles] = {}  # by the id of their patch
         if computed is not None:
             _count_forms(key, computed, report)
         if computed is not None and computed.bases:
             report.add(_against_lock(dist, key, computed, patches))
-            changes += _contents(_fullest(computed.bases), patches)
+            changes = {id(one.patch): one for one in _contents(_fullest(computed.bases), patches)}
         report.add(_code(key[0], patches, changes, report))
         if isolated and computed is not None and computed.bases:
             report.add(_isolated(key[0], _fullest(computed.bases), patches, changes))
@@ -118,13 +118,12 @@ def _against_lock(dist: Distribution, key: Key, computed: Computed, patches: Seq
 
 
 def _code(
-    upstream: str, patches: Sequence[StackPatch], changes: Sequence[PatchedFiles], report: Report
+    upstream: str, patches: Sequence[StackPatch], changes: Mapping[int, PatchedFiles], report: Report
 ) -> Iterator[Finding]:
     """Check every file that patches write: all with a base, else the carried ones."""
     check = PythonCheck(upstream)
-    written = {id(c.patch): c for c in changes}
     for patch in patches:
-        changed = written.get(id(patch))
+        changed = changes.get(id(patch))
         carried: Mapping[str, tuple[None, bytes]] = {path: (None, data) for path, data in patch.carried.items()}
         yield from check.changed(changed or PatchedFiles(patch, carried))
         yield from check_switch(patch, upstream, changed)
@@ -151,38 +150,35 @@ def _contents(base: Base, patches: Sequence[StackPatch]) -> Iterator[PatchedFile
 
 def _apply(patch: StackPatch, now: dict[bytes, bytes]) -> PatchedFiles:
     written: dict[bytes, tuple[bytes | None, bytes]] = {}
-    gone: list[bytes] = []
     for change in patch.patch.changes:
         before = now.get(change.old_path) if change.old_path is not None else None
         after = apply_change(change, before or b"", patch.shown)
         if change.new_path is not None:
             written[change.new_path] = (before, after)
-        if change.kind in ("delete", "rename") and change.old_path is not None:
-            gone.append(change.old_path)
     written.update({path.encode(): (None, data) for path, data in patch.carried.items()})
-    for path in gone:
-        now.pop(path, None)
+    for change in patch.patch.changes:
+        if change.kind in ("delete", "rename") and change.old_path is not None:
+            now.pop(change.old_path, None)
     now.update({path: after for path, (_, after) in written.items()})
     return PatchedFiles(patch, {path.decode("utf-8", "surrogateescape"): pair for path, pair in written.items()})
 
 
 def _isolated(
-    upstream: str, base: Base, patches: Sequence[StackPatch], changes: Sequence[PatchedFiles]
+    upstream: str, base: Base, patches: Sequence[StackPatch], changes: Mapping[int, PatchedFiles]
 ) -> Iterator[Finding]:
     """Apply each feature with only what it requires. Features that are not in `changes`, by `_contents`, are skipped."""
-    written = {id(c.patch): c for c in changes}
     with ObjectReader(base.repo) as reader:
         builder = StackBuilder(reader, base.commit, base.tree)
         for patch in patches:
             kept = with_requirements(patches, patch, upstream)
-            if any(id(p) not in written for p in kept):
+            if any(id(p) not in changes for p in kept):
                 continue
             stay = {id(p) for p in kept}
             try:
                 builder.build(patches, [p for p in patches if id(p) not in stay])
             except DoesNotApply as error:
                 yield from_error("alone", error, patch.shown, upstream)
-            for file, line, said in _undeclared_imports(written[id(patch)], patches, kept):
+            for file, line, said in _undeclared_imports(changes[id(patch)], patches, kept):
                 yield Finding("alone", f"{file}:{line} uses {said}", patch.shown, upstream=upstream, patch=patch.shown)
 
 
@@ -288,13 +284,8 @@ def switch_name(switch: str | None) -> str | None:
     """The variable, the option, or the last part of the key; None for `none` and for an unknown form."""
     kind, _, rest = (switch or "").partition(" ")
     name = rest.partition("=")[0].strip()
-    if kind == "env":
-        return name or None
-    if kind == "config":
-        return name.rpartition(".")[2].lstrip("+") or None
-    if kind == "option":
-        return name.lstrip("-") or None
-    return None
+    names = {"env": name, "config": name.rpartition(".")[2].lstrip("+"), "option": name.lstrip("-")}
+    return names.get(kind) or None
 
 
 def check_switch(patch: StackPatch, upstream: str, changed: PatchedFiles | None) -> Iterator[Finding]:

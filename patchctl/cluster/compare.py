@@ -171,7 +171,7 @@ def _selection(
     without = {t: ", ".join(sorted(f.without)) or "nothing" for t, f in facts.items()}
     most = majority(without)
     for left, nodes in _groups(without.items()).items():
-        if left != most and len(set(without.values())) > 1:
+        if left != most:
             message = f"leaves {left} out; most nodes leave {most} out" if most else f"leaves {left} out"
             yield Finding("other-profile", message, nodes=nodes, reference="majority")
 
@@ -221,13 +221,10 @@ def _locked(
 def _odd_trees(upstream: str, ids: Mapping[str, str | None], locked: str | None) -> Iterator[Finding]:
     reference = locked or majority(ids)
     by = "lock" if locked else "majority" if reference else None
-    if locked is None and len(set(ids.values())) == 1 and reference is not None:
-        return
+    other = f", {'the lock has' if locked else 'most nodes have'} {reference[:12]}" if reference else ""
     for value, nodes in _groups(ids.items()).items():
         if value == reference and value is not None:
             continue
-        says = {"lock": "the lock has", "majority": "most nodes have"}.get(by or "")
-        other = f", {says} {reference[:12]}" if reference and says else ""
         what = f"has tree {value[:12]}{other}" if value else f"its files cannot be read{other}"
         yield Finding("tree-differs", what, upstream=upstream, nodes=nodes, reference=by)
 
@@ -309,8 +306,6 @@ def _environment(facts: Mapping[str, NodeFacts], wanted: ClusterExpectation) -> 
     for name in names:
         values = {t: f.environment.get(name) for t, f in facts.items()}
         says = wanted.environment.get(name)
-        if says is None and len(set(values.values())) < 2:
-            continue
         reference = says if says is not None else majority(values)
         by = "recipe" if says is not None else "majority"
         level: Level = "note" if name == "PYTHONPATH" else "error"
@@ -355,8 +350,14 @@ def _imports(facts: Mapping[str, NodeFacts]) -> Iterator[Finding]:
         for view, error in f.unseen.items()
     )
     yield from _grouped("views-differ", unseen)
-    yield from _listed("imports-elsewhere", "imports do not come from the workspace's trees: ", elsewhere)
-    yield from _listed("views-differ", "a worker and its spawned processes import different packages: ", apart)
+    for rule, head, rows in (
+        ("imports-elsewhere", "imports do not come from the workspace's trees: ", elsewhere),
+        ("views-differ", "a worker and its spawned processes import different packages: ", apart),
+    ):
+        for found, nodes in _groups((title, row) for title, row in rows.items() if row).items():
+            upstreams = list(dict.fromkeys(upstream for upstream, _ in found))
+            what = head + "; ".join(text for _, text in found)
+            yield Finding(rule, what, upstream=_only(upstreams), nodes=nodes)
 
 
 def _found(package: str, views: Mapping[str, SeenPackage], workspace: str) -> str:
@@ -367,12 +368,6 @@ def _found(package: str, views: Mapping[str, SeenPackage], workspace: str) -> st
             places.setdefault(_place(seen, workspace), []).append(view)
     only = (f"{place} (--python)" if by == ["python"] else place for place, by in places.items())
     return f"{package} {' and '.join(only)}"
-
-
-def _listed(rule: str, head: str, rows: Mapping[str, tuple[tuple[str, str], ...]]) -> Iterator[Finding]:
-    for found, nodes in _groups((t, r) for t, r in rows.items() if r).items():
-        names = list(dict.fromkeys(upstream for upstream, _ in found))
-        yield Finding(rule, head + "; ".join(text for _, text in found), upstream=_only(names), nodes=nodes)
 
 
 def _place(seen: SeenPackage, workspace: str) -> str:

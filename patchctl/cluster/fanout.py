@@ -109,7 +109,9 @@ class Cluster:
             for ref in done:
                 node = waiting.pop(ref)
                 try:
-                    answers[node] = _read(self._ray.get(ref))
+                    told = self._ray.get(ref)
+                    broken = None if "facts" in told else NoAnswer("broken", one_line(str(told["broken"])))
+                    answers[node] = broken or facts_of(told["facts"])
                 except Exception as error:  # whatever Ray raises for a failed task concerns this node only
                     what = f"its task failed: {type(error).__name__}: {one_line(str(error))}"
                     lost[node] = NoAnswer("broken", what)
@@ -136,15 +138,6 @@ class Cluster:
             node: answer if why is None else NoAnswer("dead", f"it died during the run: {why}")
             for (node, answer), why in zip(lost.items(), reasons, strict=True)
         }
-
-
-def _read(told: Any) -> Answer:
-    if "facts" not in told:
-        return NoAnswer("broken", one_line(str(told.get("broken", "its answer cannot be parsed"))))
-    try:
-        return facts_of(told["facts"])
-    except (KeyError, TypeError) as error:
-        return NoAnswer("broken", f"its answer cannot be parsed: {one_line(str(error))}")
 
 
 def _name(row: Mapping[str, Any]) -> str:

@@ -338,15 +338,11 @@ def _value(node: ast.expr, lookup: _Lookup) -> Fraction:
         except ZeroDivisionError:
             raise BadExpression(message("a division by zero")) from None
     if isinstance(node, ast.Call):
-        return _call(node, lookup)
+        function = _FUNCTIONS.get(_name(node.func) or "")
+        if function is None or node.keywords or not node.args:
+            raise BadExpression(f"{ast.unparse(node)!r}: the functions are min(...) and max(...)")
+        return function([_value(argument, lookup) for argument in node.args])
     raise BadExpression(f"{ast.unparse(node)!r}: only names, numbers, + - * / // %, min and max are allowed")
-
-
-def _call(node: ast.Call, lookup: _Lookup) -> Fraction:
-    name = node.func.id if isinstance(node.func, ast.Name) else ""
-    if name not in _FUNCTIONS or node.keywords or not node.args:
-        raise BadExpression(f"{ast.unparse(node)!r}: the functions are min(...) and max(...)")
-    return _FUNCTIONS[name]([_value(argument, lookup) for argument in node.args])
 
 
 def _name(node: ast.AST) -> str | None:

@@ -105,7 +105,7 @@ class KnownKeys:
         plus = written[: len(written) - len(written.lstrip("+"))]
         if key.startswith("hydra.") or any(f"{key}.".startswith(f"{package}.") for package in self.replaced):
             return None
-        if self._is_group(key) and not value.startswith("{"):
+        if key.partition("@")[0] in self._all_options() and not value.startswith("{"):
             return self._group_fault(key, plus, value) if written[:1] != "~" else None
         if "@" in key or "/" in key:
             return f"{key} is no group of {self.config}", _closest(key, self.groups) or "a key with dots"
@@ -119,9 +119,6 @@ class KnownKeys:
             return None
         near = _closest(word, allowed)
         return f"{key} is {word}, which is none of {', '.join(allowed)}", f"{key}={near or allowed[0]}"
-
-    def _is_group(self, key: str) -> bool:
-        return key in self.groups or key.partition("@")[0] in self._all_options()
 
     def _all_options(self) -> dict[str, Sequence[str]]:
         return {**self.options, **{key.partition("@")[0]: names for key, names in self.groups.items()}}

@@ -56,10 +56,8 @@ def totals_of(run: RecipeRun, rules: Rules, checkpoint_bytes: int | None = None)
         validations += 1
     rows = _number(facts, VALIDATION_ROWS)
     written = _every(steps, _number(facts, "trainer.save_freq"))
-    most = _number(facts, "trainer.max_actor_ckpt_to_keep")
-    kept = min(written, most) if written is not None and most and most > 0 else written
-    if written is None and most and most > 0:
-        kept = most
+    most = _number(facts, "trainer.max_actor_ckpt_to_keep") or 0
+    kept = min((n for n in (written, most if most > 0 else None) if n is not None), default=None)
     return Totals(
         steps=steps,
         at_most=not by_prompts and facts.on("algorithm.filter_groups.enable"),
