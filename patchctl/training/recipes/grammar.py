@@ -45,6 +45,23 @@ def items(text: str) -> list[str]:
     return [unquoted(item) for item in found if isinstance(item, str)] if isinstance(found, list) else [text]
 
 
+def pairs(value: str) -> dict[str, Element]:
+    """The keys of a mapping, and what they have; nothing for another value."""
+    try:
+        found = element(value)
+    except BadElement:  # which the printed command refuses
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def as_written(one: Element) -> str:
+    """An item as it may be written; of a list or a mapping what tells that it is one."""
+    if isinstance(one, dict):
+        pairs = ",".join(f"{key}:{as_written(value)}" for key, value in one.items())
+        return f"{{{pairs}}}"
+    return f"[{','.join(map(as_written, one))}]" if isinstance(one, list) else one
+
+
 def unquoted(text: str) -> str:
     """A text without the quotes around it."""
     return text[1:-1] if len(text) > 1 and text[0] == text[-1] and text[0] in "'\"" else text

@@ -21,7 +21,7 @@ from patchctl.errors import BadManifest, Where
 from patchctl.manifest.diagnostics import quoted
 from patchctl.manifest.distribution import Distribution
 from patchctl.manifest.types import Practice
-from patchctl.training.recipes.grammar import BadElement, Element, element, items, unquoted
+from patchctl.training.recipes.grammar import as_written, items, pairs, unquoted
 from patchctl.training.recipes.resolve import RecipeRun, bare
 from patchctl.training.recipes.rules import Broken, Switch, place_of
 
@@ -163,13 +163,8 @@ class KnownKeys:
         """Of a mapping that is given as one value: Hydra merges it into one that is there."""
         if self.kinds.get(key) not in _CONTAINERS or not value.startswith("{"):
             return None
-        try:
-            pairs = element(value)
-        except BadElement:  # which the printed command refuses
-            return None
-        inside = pairs.items() if isinstance(pairs, dict) else ()
-        above = f"{'++' if plus else ''}{key}"
-        return next((fault for name, one in inside if (fault := self.fault(f"{above}.{name}", _text(one)))), None)
+        inside = ((f"{'++' if plus else ''}{key}.{name}", one) for name, one in pairs(value).items())
+        return next((fault for name, one in inside if (fault := self.fault(name, as_written(one)))), None)
 
     def _above(self, key: str) -> str:
         """The nearest key above that there is; empty for the top."""
@@ -196,14 +191,6 @@ def _alike(key: str, near: str | None) -> bool:
     above, _, last = key.rpartition(".")
     near_above, _, near_last = (near or "").rpartition(".")
     return above == near_above and difflib.SequenceMatcher(None, last, near_last).ratio() >= _NEAR
-
-
-def _text(one: Element) -> str:
-    """An item as it may be written; of a list or a mapping what tells that it is one."""
-    if isinstance(one, dict):
-        pairs = ",".join(f"{key}:{_text(value)}" for key, value in one.items())
-        return f"{{{pairs}}}"
-    return f"[{','.join(map(_text, one))}]" if isinstance(one, list) else one
 
 
 def _closest(word: str, known: Iterable[str]) -> str | None:

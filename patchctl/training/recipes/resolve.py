@@ -15,11 +15,12 @@ from patchctl.doc import Doc
 from patchctl.errors import BadManifest, Where, WrongUse
 from patchctl.manifest.diagnostics import InvalidManifest, Problem, did_you_mean, quoted
 from patchctl.manifest.load import Loaded, Positions
-from patchctl.training.recipes.conditions import BadExpression, same, whole
+from patchctl.training.recipes.conditions import BadExpression, number, same, whole
 from patchctl.training.recipes.read import Key, Recipes, parent_of
 from patchctl.training.recipes.types import DataSet, EntryModule, PathParameter, Recipe, Setting
 
 COMMAND_LINE = "the command line"
+_NO_LITERAL = ("=", "$", "[", "{", "'", '"')  # expressions, interpolations, lists, mappings, quoted words
 NODES, PER_NODE, DEVICES = "nodes", "devices_per_node", "devices"
 ROWS = ("train_rows", "validation_rows")  # of a user's own data; a recipe need not know them
 _ROLLOUT = "actor_rollout_ref.rollout"
@@ -244,7 +245,22 @@ def _apply(merged: dict[str, dict[str, Any]], given: Given, own: Loaded[Recipe])
             hint = f"a recipe of your own, with `extends: {own.value.name}` and `without: [{key[1:]}]`"
             raise WrongUse(f"{key} takes a key away, which the command line cannot do", hint=hint)
         known = {bare(k): k for k in overrides}
+        _check_kind(key, value, {k: overrides[own_key].value for k, own_key in known.items()})
         overrides[known.get(bare(key), key)] = Resolved(value, value, COMMAND_LINE)
+
+
+def _check_kind(key: str, value: str, known: Mapping[str, str]) -> None:
+    """Raise WrongUse for a value that Hydra would take, and the framework otherwise than the recipe's own."""
+    name, said = bare(key), f"{key}={value}"
+    below = next((other for other in known if other.startswith(f"{name}.")), None)
+    if below is not None and value.startswith("{"):
+        raise WrongUse(f"{said} is a mapping, and the recipe sets {below}", hint=f"one by one: {name}.KEY=VALUE")
+    own = known.get(name, "")
+    if own.lower() in ("true", "false") and value.lower() in ("yes", "no", "on", "off"):
+        raise WrongUse(f"{said}: Hydra reads a word there, which counts as true", hint=f"{key}=True or {key}=False")
+    is_number = own.startswith("=") or number(own) is not None
+    if is_number and number(value) is None and not value.startswith(_NO_LITERAL) and value.lower() not in ("", "null"):
+        raise WrongUse(f"{said}: the recipe has a number there, {quoted(own)}")
 
 
 def _sizes(written: Mapping[str, Resolved], own: Loaded[Recipe]) -> dict[str, Resolved]:

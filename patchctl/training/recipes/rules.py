@@ -10,6 +10,7 @@ from patchctl.errors import Where
 from patchctl.manifest.diagnostics import did_you_mean
 from patchctl.manifest.load import Loaded
 from patchctl.training.recipes import conditions
+from patchctl.training.recipes.grammar import as_written, pairs
 from patchctl.training.recipes.resolve import COMMAND_LINE, DEVICES, NODES, PER_NODE, RecipeRun, Resolved, bare
 from patchctl.training.recipes.types import RecipeRule, Rules
 
@@ -44,7 +45,7 @@ class Switch:
 def facts_of(run: RecipeRun, rules: Rules) -> conditions.Facts:
     """Everything that a rule may ask of a recipe."""
     values = {name: size.value for name, size in run.sizes.items()}
-    values |= {bare(key): setting.value for key, setting in run.overrides.items()}
+    values |= dict(leaf for key, setting in run.overrides.items() for leaf in _leaves(bare(key), setting.value))
     values |= {f"env.{name}": setting.value for name, setting in run.environment.items()}
     values |= {
         "engine_devices": str(run.engine_devices),
@@ -55,6 +56,13 @@ def facts_of(run: RecipeRun, rules: Rules) -> conditions.Facts:
         "recipe.data_sources": _listed([source for data in run.data.values() for source in data.data_source]),
     }
     return conditions.Facts(values, defaults_of(run, rules), run.versions, conditions.renamed_in(rules, run.versions))
+
+
+def _leaves(key: str, value: str) -> Iterator[tuple[str, str]]:
+    """A key and its value; of a mapping, which Hydra merges into the one that is there, those of its keys too."""
+    yield key, value
+    for name, inside in pairs(value).items():
+        yield from _leaves(f"{key}.{name}", as_written(inside))
 
 
 def defaults_of(run: RecipeRun, rules: Rules) -> dict[str, str]:

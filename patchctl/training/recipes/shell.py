@@ -107,8 +107,12 @@ def hydra_value(text: str) -> str:
 def _environment_value(setting: Resolved, run: RecipeRun) -> str:
     if setting.path is None:
         return shlex.quote(setting.value)
-    found = run.path(setting.path)
-    return shlex.quote(found) if found is not None else f'"{_from_variable(setting.path, run)}"'
+    path, given = run.paths[setting.path], run.given.paths.get(setting.path)
+    if given is not None:
+        return shlex.quote(given)
+    if path.default is not None:
+        return f'"${{{path.variable}:-{path.default}}}"'
+    return f'"{_from_variable(setting.path, run)}"'
 
 
 def _from_variable(name: str, run: RecipeRun) -> str:

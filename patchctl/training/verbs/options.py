@@ -124,6 +124,7 @@ def _given(arguments: RecipeArguments) -> Given:
     if arguments.nodes is not None:
         sizes[NODES] = str(arguments.nodes)
     settings = _pairs(arguments.settings, "an override", "trainer.total_epochs=1")
+    settings = {key: value.strip() for key, value in settings.items()}  # as Hydra does
     paths = _pairs(arguments.paths, "--path", "--path model=/data/model")
     for name, path in paths.items():  # training starts in another folder
         if name == "checkpoints" or os.path.exists(path):

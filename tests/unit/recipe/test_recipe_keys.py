@@ -13,9 +13,11 @@ from pathlib import Path
 import pytest
 from pins import distribution, newest, on, recipes, recipes_on
 
-from patchctl.errors import BadManifest
+from patchctl.errors import BadManifest, WrongUse
 from patchctl.training.recipes.keys import FOLDER, KnownKeys, read_keys, unknown_keys
 from patchctl.training.recipes.resolve import Given, RecipeRun, resolve
+from patchctl.training.recipes.rules import facts_of
+from patchctl.training.recipes.shell import environment_sh
 
 REPOSITORY = Path(__file__).parents[3]
 DIST = distribution()
@@ -173,6 +175,37 @@ def test_an_unknown_word_stops_a_recipe() -> None:
     run = resolve(RECIPES_OF_NEWEST, "qwen3-32b", "gspo", Given(overrides={"algorithm.adv_estimator": "grop"}))
     (broken,) = unknown_keys(run, read_keys(NEWEST, run), NEWEST.practice, ())
     assert broken.rule == "known-words" and broken.hint == "algorithm.adv_estimator=grpo"
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "said"),
+    [
+        ("trainer", "{nnodes: 4}", "is a mapping, and the recipe sets trainer."),
+        ("trainer.val_before_train", "off", "Hydra reads a word there"),
+        ("actor_rollout_ref.rollout.gpu_memory_utilization", "80%", "the recipe has a number there"),
+        ("data.train_batch_size", "many", "the recipe has a number there"),
+    ],
+)
+def test_a_value_that_the_framework_would_take_for_another(key: str, value: str, said: str) -> None:
+    with pytest.raises(WrongUse, match=said):
+        resolve(RECIPES_OF_NEWEST, "qwen2.5-1.5b", "grpo", Given(overrides={key: value}))
+
+
+def test_a_mapping_is_seen_key_by_key() -> None:
+    assert RECIPES_OF_NEWEST.rules is not None
+    given = Given(overrides={"algorithm.rollout_correction": "{rollout_is: token, of: {a: 1}}"})
+    facts = facts_of(resolve(RECIPES_OF_NEWEST, "qwen2.5-1.5b", "grpo", given), RECIPES_OF_NEWEST.rules.value)
+    assert facts.text("algorithm.rollout_correction.rollout_is") == "token"
+    assert facts.text("algorithm.rollout_correction.of.a") == "1"
+
+
+def test_a_path_with_a_default_is_the_variables_where_it_is_set() -> None:
+    run = resolve(RECIPES_OF_NEWEST, "qwen3-32b", "gspo")
+    lines = "\n".join(environment_sh(run))
+    assert 'LD_PRELOAD="${JEMALLOC_LIBRARY:-/usr/local/lib/libjemalloc.so.2}"' in lines
+    given = Given(paths={"jemalloc": "/opt/a b.so"})
+    lines = "\n".join(environment_sh(resolve(RECIPES_OF_NEWEST, "qwen3-32b", "gspo", given)))
+    assert "LD_PRELOAD='/opt/a b.so'" in lines
 
 
 def test_a_name_of_the_practice_is_told_with_ours() -> None:
