@@ -377,29 +377,32 @@ def trailers(patch: LintedPatch) -> Iterator[Violation]:
             yield Violation(values[1].line, f"`{key}:` a second time")
 
 
-def _form_rule(name: str, holds: str, why: str, key: str, form: re.Pattern[str], expected: str) -> None:
-    """Makes a rule of the form that a trailer's values have."""
-
-    @patch_rule(name, holds, why)
-    def check(patch: LintedPatch) -> Iterator[Violation]:
-        for trailer in patch.source.header.trailers.get(key, []):
-            if form.fullmatch(trailer.value) is None:
-                yield Violation(trailer.line, f"`{key}: {trailer.value}`; expected {expected}")
+def _form(patch: LintedPatch, key: str, form: re.Pattern[str], expected: str) -> Iterator[Violation]:
+    for trailer in patch.source.header.trailers.get(key, []):
+        if form.fullmatch(trailer.value) is None:
+            yield Violation(trailer.line, f"`{key}: {trailer.value}`; expected {expected}")
 
 
-_NAME = "lower-case letters, digits and '_'"
-_form_rule(
-    "feature-form", f"`Feature:` is a name of {_NAME}", "users type it after --without", "Feature", _FEATURE, _NAME
+@patch_rule(
+    "feature-form", "`Feature:` is a name of lower-case letters, digits and '_'", "users type it after --without"
 )
-_form_rule("switch-form", f"`Switch:` is {SWITCH_FORMS}", "people copy it", "Switch", _SWITCH, SWITCH_FORMS)
-_form_rule(
+def feature_form(patch: LintedPatch) -> Iterator[Violation]:
+    yield from _form(patch, "Feature", _FEATURE, "lower-case letters, digits and '_'")
+
+
+@patch_rule("switch-form", f"`Switch:` is {SWITCH_FORMS}", "people copy it")
+def switch_form(patch: LintedPatch) -> Iterator[Violation]:
+    yield from _form(patch, "Switch", _SWITCH, SWITCH_FORMS)
+
+
+@patch_rule(
     "status-form",
     "`Upstream-Status:` is Pending, Submitted URL, Backport URL or Inappropriate REASON",
     "a patch whose way upstream nobody knows stays for ever",
-    "Upstream-Status",
-    _STATUS,
-    "Pending, Submitted https://... (remark), Backport https://... (remark) or Inappropriate REASON",
 )
+def status_form(patch: LintedPatch) -> Iterator[Violation]:
+    expected = "Pending, Submitted https://... (remark), Backport https://... (remark) or Inappropriate REASON"
+    yield from _form(patch, "Upstream-Status", _STATUS, expected)
 
 
 @patch_rule(
