@@ -113,7 +113,7 @@ check() {
 # hosts_of FILE: the first word of every line, comments left out, as A,B,C. A node's address is what Ray knows it by.
 hosts_of() {
   [[ -r $1 ]] || wrong_use "--hosts $1: no such file"
-  sed 's/#.*//' -- "$1" | awk 'NF { printf "%s%s", sep, $1; sep = "," }'
+  sed 's/#.*//; s/\r$//' -- "$1" | awk 'NF { printf "%s%s", sep, $1; sep = "," }'
 }
 
 # count_of A,B,C: 3; of nothing: nothing.
@@ -300,7 +300,7 @@ head_() {
   say "on the other nodes: ray_cluster.sh worker --head $HEAD:$PORT${TRAINERS:+ --nodes $TRAINERS}, with the same recipe"
   ask_nodes nodes "$HEAD:$PORT" --nodes "$NODES" --devices "$DEVICES" --expect "$EXPECT" --wait "${WAIT:-600}" \
     --poll "$POLL" || die "$FINDINGS" "not all nodes are there; Ray stays up here" \
-    "$SCRIPT status --nodes $NODES --devices $DEVICES ${EXPECT:+--expect $EXPECT }--wait 600, or stop"
+    "$SCRIPT status --state $STATE --nodes $NODES --devices $DEVICES ${EXPECT:+--expect $EXPECT }--wait 600, or stop"
   [[ -z $BLOCK ]] || block
 }
 

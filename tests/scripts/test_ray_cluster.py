@@ -183,7 +183,7 @@ def test_the_engines_nodes_are_waited_for(cluster: Cluster) -> None:
 
 def test_a_missing_node_is_named(cluster: Cluster) -> None:
     hosts = cluster.shell.folder / "hosts"
-    hosts.write_text(f"# the nodes\n{HEAD}\n{WORKERS[0]} slots=16\n\n{NOBODY}  # in repair\n")
+    hosts.write_text(f"# the nodes\n{HEAD}\n{WORKERS[0]} slots=16\n\n{NOBODY}\r\n")
     done = cluster.status("--hosts", hosts, "--nodes", 4, "--json", "--wait", 2)
     found = json.loads(done.stdout)
     assert (done.returncode, found["missing"], found["complete"]) == (1, [NOBODY], False)
