@@ -16,16 +16,7 @@ from patchctl.stack.patches import LintedPatch, StackPatch
 
 Scope = Literal["patch", "distribution", "source", "workspace"]
 CONTEXT = 3
-_EXTENDED = (
-    b"old mode ",
-    b"new mode ",
-    b"deleted file ",
-    b"new file ",
-    b"copy ",
-    b"rename ",
-    b"similarity ",
-    b"index ",
-)
+_EXTENDED = re.compile(rb"(old mode|new mode|deleted file|new file|copy|rename|similarity|index) ")
 _HUNK = re.compile(rb"@@ -\d+(,\d+)? \+\d+(,\d+)? @@")
 SUBJECT_LENGTH = 72
 BODY_WIDTH = 120
@@ -138,7 +129,7 @@ def _last_line(patch: LintedPatch) -> int:
     if change.binary is not None:
         return len(patch.lines)
     at = change.line
-    while patch.lines[at].startswith(_EXTENDED):
+    while _EXTENDED.match(patch.lines[at]):
         at += 1
     return at
 

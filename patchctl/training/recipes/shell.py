@@ -27,7 +27,9 @@ def environment_sh(run: RecipeRun) -> Iterator[str]:
     for name, what in run.of_each_node.items():
         yield f"# on each node: export {name}=...   {one_line(what)}"
     for name, setting in run.environment.items():
-        yield f"export {name}={_environment_value(setting, run)}"
+        known = _known(setting, run)
+        value = shlex.quote(known) if known is not None else f'"{_from_variable(setting, run)}"'
+        yield f"export {name}={value}"
 
 
 def environment_dotenv(run: RecipeRun) -> Iterator[str]:
@@ -72,18 +74,16 @@ def _working_directory(run: RecipeRun, tree: TreeState | None) -> str:
 
 def override_word(key: str, setting: Resolved, run: RecipeRun) -> str:
     """KEY=VALUE, quoted for Hydra first and for the shell then."""
-    if setting.path is None:
-        return shlex.quote(f"{key}={hydra_value(setting.value)}")
-    found = run.path(setting.path)
-    if found is not None:
-        return shlex.quote(f"{key}={hydra_value(found)}")
-    return f"""{key}="'{_from_variable(setting.path, run)}'\""""
+    known = _known(setting, run)
+    if known is None:
+        return f"""{key}="'{_from_variable(setting, run)}'\""""
+    return shlex.quote(f"{key}={hydra_value(known)}")
 
 
 def override_text(key: str, setting: Resolved, run: RecipeRun) -> str:
     """KEY=VALUE as Hydra gets it; for a path that no one has given, the variable that it is read from."""
-    value = setting.value if setting.path is None else run.path(setting.path)
-    return f"{key}={literal(setting, run) if value is None else hydra_value(value)}"
+    known = _known(setting, run)
+    return f"{key}={literal(setting, run) if known is None else hydra_value(known)}"
 
 
 def hydra_value(text: str) -> str:
@@ -104,20 +104,16 @@ def hydra_value(text: str) -> str:
     return f"'{ended}'"
 
 
-def _environment_value(setting: Resolved, run: RecipeRun) -> str:
-    if setting.path is None:
-        return shlex.quote(setting.value)
-    path, given = run.paths[setting.path], run.given.paths.get(setting.path)
-    if given is not None:
-        return shlex.quote(given)
+def _known(setting: Resolved, run: RecipeRun) -> str | None:
+    """The value, or the path that is given; None for a path that no one has given, which a variable may name."""
+    return setting.value if setting.path is None else run.given.paths.get(setting.path)
+
+
+def _from_variable(setting: Resolved, run: RecipeRun) -> str:
+    """What the shell fills in for a path: its variable, else its default, else a refusal with our words."""
+    path = run.paths[setting.path or ""]
     if path.default is not None:
-        return f'"${{{path.variable}:-{path.default}}}"'
-    return f'"{_from_variable(setting.path, run)}"'
-
-
-def _from_variable(name: str, run: RecipeRun) -> str:
-    """What the shell fills in, and refuses with our words while nobody has set it."""
-    path = run.paths[name]
+        return f"${{{path.variable}:-{path.default}}}"
     what = re.sub(r"[^A-Za-z0-9 ,.;:()/_-]", "", path.what)
     return f"${{{path.variable}:?{what}}}"
 
