@@ -131,7 +131,7 @@ def _look_again(out: Deployment, ask: Ask, groups: Iterable[Sequence[ClusterNode
     """Check that nodes which did not write see what their group's writer wrote."""
     writer_of = {node: group[0] for group in groups for node in group[1:]}
     wrote = {n: w for n, w in writer_of.items() if out.results[w].state != "failed"}
-    for node in writer_of.keys() - wrote.keys():
+    for node in (node for node in writer_of if node not in wrote):
         writer = writer_of[node]
         out.results[node] = DeployResult(
             "held-back", writer=writer.title, why=f"shares the workspace of {writer.title}"
