@@ -213,7 +213,7 @@ EXIT_CODES = (
         {
             "verify, doctor, preflight": "something is wrong",
             "status": "something is wrong, or no tree is there",
-            "lock": "a patch cannot be read, so that pages stay as they were; with `--check`, something would be written",
+            "lock": "with `--pages`, a patch cannot be read, so that pages stay as they were; with `--check`, something would be written",
             "prove": "a patch is not proven",
             "identify": "no pin matches exactly",
             "blame": "the line cannot be attributed",

@@ -56,9 +56,9 @@ class Signable:
         return f"patchctl-{self.name}"
 
 
-BUNDLE = Signable(message("bundle"), "bundle create --sign KEY")
-EVIDENCE = Signable(message("record"), "prove --sign KEY")
-STATEMENT = Signable(message("statement"), "sbom --format in-toto --sign KEY")
+BUNDLE = Signable(message("bundle"), "patchctl bundle create --sign KEY")
+EVIDENCE = Signable(message("record"), "patchctl prove --sign KEY")
+STATEMENT = Signable(message("statement"), "patchctl sbom --format in-toto --sign KEY")
 
 
 @dataclass(frozen=True)
@@ -181,6 +181,8 @@ def ssh_keygen() -> str:
         raise WrongUse(what, hint=hint)
     if "find-principals" not in said.err:
         reason = one_line(said.err) or message("status {status}", status=said.status)
+        if "no user exists" in said.err.lower():  # as of `docker run --user N`
+            hint = message("run it as a user whom /etc/passwd has, or add a line for it there")
         raise WrongUse(message("{path} does not work here: {reason}", path=path, reason=reason), hint=hint)
     return path
 

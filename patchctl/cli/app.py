@@ -165,6 +165,15 @@ class App:
         made_of = Path(state.root) if state is not None and os.path.isfile(Path(state.root) / MARKER) else None
         return made_of if found is None or (made_of is not None and self._is_of_a_bundle(made_of)) else found
 
+    def apart(self, root: Path | None) -> Path | None:
+        """This distribution where a run that names none would take another one, or has none; else None."""
+        from patchctl.manifest.distribution import find_root
+
+        try:
+            return None if find_root(self.named_root, Path.cwd()) == root else root
+        except WrongUse:
+            return root
+
     def _is_of_a_bundle(self, root: Path) -> bool:
         """Whether this distribution is one that a bundle was unpacked to."""
         return root.is_relative_to(self.cache_folder / "bundles")

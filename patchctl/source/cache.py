@@ -124,7 +124,10 @@ def cache_root(environment: Mapping[str, str] = os.environ, configured: str | No
     if configured:
         return Path(configured)
     shared = environment.get("XDG_CACHE_HOME", "")
-    return (Path(shared) if os.path.isabs(shared) else Path.home() / ".cache") / "patchctl"
+    folder = shared if os.path.isabs(shared) else os.path.expanduser("~/.cache")
+    if not os.path.isabs(folder):
+        raise WrongUse(message("there is no home directory for the cache"), hint=message("set PATCHCTL_CACHE, or HOME"))
+    return Path(folder, "patchctl")
 
 
 def git_place(root: Path, upstream: str, commit: str) -> Path:

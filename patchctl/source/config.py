@@ -60,7 +60,8 @@ def config_path(environment: Mapping[str, str] = os.environ) -> Path:
     if named:
         return Path(named)
     shared = environment.get("XDG_CONFIG_HOME", "")
-    return (Path(shared) if os.path.isabs(shared) else Path.home() / ".config") / "patchctl" / "config.yaml"
+    folder = shared if os.path.isabs(shared) else os.path.expanduser("~/.config")
+    return Path(folder, "patchctl", "config.yaml")
 
 
 def read_user_config(environment: Mapping[str, str] = os.environ) -> UserConfig:
@@ -69,6 +70,8 @@ def read_user_config(environment: Mapping[str, str] = os.environ) -> UserConfig:
     A file named by PATCHCTL_CONFIG must exist.
     """
     path = config_path(environment)
+    if not environment.get("PATCHCTL_CONFIG") and not path.is_absolute():  # no home directory, and so no configuration
+        return UserConfig()
     if not path.exists():
         if environment.get("PATCHCTL_CONFIG"):
             raise BadManifest("PATCHCTL_CONFIG names a file that does not exist", where=str(path))

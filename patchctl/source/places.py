@@ -54,7 +54,7 @@ def parse_place(text: str) -> SourcePlace:
     if "://" in text:
         return _parse_url(text)
     if text.startswith(("/", "./", "../", "~")) or text in (".", "..") or os.path.isdir(text):
-        return _local(Path(text).expanduser())
+        return _local(Path(os.path.expanduser(text)))
     if _SCP_LIKE.fullmatch(text):
         return SourcePlace(text, redact(text))
     raise _refused(text, message("it is neither an address nor a folder"))

@@ -94,7 +94,7 @@ def _bundled(name: str, sdist: Sdist, options: SourceOptions, folder: Path, trie
     if source is None or bundle.sha256_of(source.member) != sdist.sha256:
         reason = message("not included in form {form}", form="sdist")
         if source is not None:
-            reason = message("its sha256 is {digest}", digest=bundle.sha256_of(source.member))
+            reason = message("the archive in it has the sha256 {digest}", digest=bundle.sha256_of(source.member))
         tried.append(Tried(shown, reason))
         return None
     data = bundle.read(source.member)

@@ -133,7 +133,7 @@ def imported_folders(python: str, workspace: Path, dist: Distribution, names: It
                 )
             )
         found.update(dict.fromkeys([name] if folders else [], *folders))
-    if not found and not ours:
+    if names and not found and not ours:
         hint = message(
             "`patchctl apply` without it makes trees in the workspace; `patchctl install` puts them into a Python"
         )

@@ -26,7 +26,9 @@ from patchctl.errors import WrongUse
 from patchctl.git.objects import GITLINK, SYMLINK, Files
 from patchctl.language import message, translated
 from patchctl.manifest.distribution import Distribution
+from patchctl.os_errors import os_reason
 from patchctl.stack.tree_lists import show
+from patchctl.terminal.text import one_line
 from patchctl.workspace.tree_files import TreeFiles
 
 # Runs in the user's interpreter: finds the packages as `import` would (editable finders included) and imports none.
@@ -87,7 +89,14 @@ def find_imports(
         )
         found = json.loads(done.stdout.strip().splitlines()[-1])
     except (OSError, subprocess.SubprocessError, ValueError, IndexError) as error:
-        what = message("{path} cannot be asked: {problem}", path=f"--python {python}", problem=error)
+        problem = (
+            os_reason(error) if isinstance(error, OSError) else f"{type(error).__name__}, {one_line(str(error), 100)}"
+        )
+        if isinstance(error, subprocess.CalledProcessError):
+            problem = one_line((error.stderr or "").strip()[-200:]) or message(
+                "status {status}", status=error.returncode
+            )
+        what = message("{path} cannot be asked: {problem}", path=python, problem=problem)
         raise WrongUse(what, hint=message("name an interpreter, for example /usr/bin/python3")) from error
     return tuple(_import(name, found[name], folder, inner, tip) for name, inner in packages.items())
 

@@ -186,7 +186,8 @@ def _check_pin(part: TreePart, tree: Tree, sides: Sides) -> None:
     """Raise LocalEdits unless every existing file is the pin's and every file that the patches change exists."""
     missing = sorted(p for p in sides.paths if p in sides.before and not tree.holds(p))
     differing = tree.differing(sides.before, sides.before)
-    if not any(tree.holds(p) for p in sides.before):
+    is_there = any(tree.holds(p) for p in sides.before)
+    if not is_there:
         found = [message("no file of it is there")]
     else:
         found = [_differ(len(differing))] if differing else []
@@ -204,6 +205,8 @@ def _check_pin(part: TreePart, tree: Tree, sides: Sides) -> None:
             "{count} of them are symbolic links, as uv makes them with --link-mode symlink: install copies",
             count=len(links),
         )
+    elif not is_there:
+        hint = message("name the folder of the checkout, or of the package's site-packages")
     elif missing and not differing and part.planned is not None:
         lacking = [s.patch.feature for s in part.planned.result.steps if s.patch.paths & set(missing)]
         options = " ".join(f"--without {f}@{tree.name}" for f in lacking)

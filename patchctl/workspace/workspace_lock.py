@@ -77,6 +77,8 @@ def _make(folder: Path) -> None:
         for place in (folder, *folder.parents):
             if place.exists() and not place.is_dir():
                 raise WrongUse(message("this has to be a folder and is a file"), where=str(place)) from error
+            if place.is_symlink() and not place.exists():
+                raise WrongUse(message("this has to be a folder and is a link to nothing"), where=str(place)) from error
         raise FileNotFoundError(str(folder)) from error
 
 

@@ -14,6 +14,7 @@ import sys
 from patchctl.__main__ import compose
 from patchctl.cli.app import App
 from patchctl.doctor.runtime import Interpreter, fits
+from patchctl.errors import PatchctlError
 
 WRONG_USE = 2
 
@@ -21,7 +22,11 @@ WRONG_USE = 2
 def main(profile_name: str, python: str) -> int:
     compose()
     dist = App(root=None, cache=None, release=os.environ.get("PATCHCTL_RELEASE") or None).distribution
-    profile = dist.profile(profile_name)
+    try:
+        profile = dist.profile(profile_name)
+    except PatchctlError as error:
+        say(f"{error.what}\n  try: {error.hint}" if error.hint else error.what)
+        return error.code
     wanted, asked = profile.runtime.get("python"), Interpreter(python, [])
     if wanted is None or (asked.version and fits(asked.version, wanted)):
         return 0

@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import re
+import shlex
 import shutil
 import socket
 import subprocess
@@ -224,6 +225,9 @@ def test_an_empty_home_without_a_network_needs_the_bundle_alone(behind: Behind, 
     assert applied.count("as locked") == 2 and applied.count("git ") >= 2
     assert behind.good("status", "--workspace", str(ws)).count("as locked") == 2
     assert "no errors" in behind.good("verify", "--workspace", str(ws))
+    shutil.rmtree(ws / "clock")
+    (told,) = [line for line in behind.run("status", "--workspace", str(ws)).stdout.splitlines() if "next: " in line]
+    assert "patchctl --root " in told and "as locked" in behind.good(*shlex.split(told.partition("patchctl ")[2]))
     assert "2 git trees" in behind.good("verify", "--bundle", str(bundle))
     assert "unchanged" in behind.good("apply", "--bundle", str(bundle), "--profile", "full", "--workspace", str(ws))
     behind.good("apply", "--bundle", str(bundle), "--profile", "plain", "--workspace", str(ws))

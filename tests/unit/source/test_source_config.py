@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from patchctl.errors import BadManifest
+from patchctl.errors import BadManifest, WrongUse
 from patchctl.source.cache import cache_root
 from patchctl.source.config import BundlePolicy, UserConfig, config_path, read_user_config
 from patchctl.source.types import ArchiveLimits
@@ -22,6 +22,16 @@ def test_mirrors_and_cache_are_read(tmp_path: Path) -> None:
     config = read(tmp_path, "cache: ~/c\nmirrors:\n  verl: [https://me:secret@host/x.git, /srv/x.git]\n")
     assert config.cache == str(Path.home() / "c")
     assert config.mirrors == {"verl": ["https://me:secret@host/x.git", "/srv/x.git"]}
+
+
+def test_without_a_home_there_is_no_configuration_and_a_cache_has_to_be_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As of a user that /etc/passwd does not have, without HOME: `~` stays what it is."""
+    monkeypatch.setattr("os.path.expanduser", lambda path: path)
+    assert read_user_config({}) == UserConfig()
+    with pytest.raises(WrongUse, match="no home directory") as caught:
+        cache_root({})
+    assert "PATCHCTL_CACHE" in str(caught.value.hint)
+    assert cache_root({"PATCHCTL_CACHE": "/c"}) == Path("/c")
 
 
 def test_the_policy_of_bundles_is_read(tmp_path: Path) -> None:

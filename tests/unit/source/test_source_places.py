@@ -41,6 +41,10 @@ def test_what_could_run_a_command_or_is_no_address_is_refused(text: str) -> None
     assert "\x1b" not in str(caught.value)
 
 
+def test_the_home_of_nobody_is_a_folder_that_is_not_there() -> None:
+    assert parse_place("~no-such-user/x").shown == str(Path("~no-such-user/x").absolute())
+
+
 def test_an_option_is_refused_though_a_folder_has_that_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "--upload-pack=x").mkdir()
     monkeypatch.chdir(tmp_path)

@@ -40,6 +40,13 @@ def test_two_never_hold_it_at_once(tmp_path: Path) -> None:
     assert not (workspace / ".patchctl").exists() and not (tmp_path / "held").exists()
 
 
+def test_a_link_to_nothing_is_not_busy(tmp_path: Path) -> None:
+    (tmp_path / "ws").symlink_to(tmp_path / "unmounted/disk")
+    with pytest.raises(WrongUse, match="a link to nothing") as caught, workspace_lock(tmp_path / "ws"):
+        pass
+    assert str(tmp_path / "ws") in str(caught.value.where)
+
+
 @pytest.mark.parametrize("file", ["a", "a/ws", "a/ws/.patchctl"])
 def test_a_file_in_its_place_is_named(tmp_path: Path, file: str) -> None:
     (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
