@@ -9,6 +9,7 @@ finding can start a line of its own, steer a terminal or send commands to a CI r
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -50,7 +51,7 @@ class Finding:
     line: Annotated[int | None, Doc("line number, from 1")] = None
     level: Annotated[Level, Doc("`error` or `note`", key="severity")] = "error"
     upstream: Annotated[str | None, Doc("upstream name", line=True)] = None
-    patch: Annotated[str | None, Doc("patch file", line=True)] = None
+    patch: Annotated[str | None, Doc("patch file, or the patch's feature where `file` is that file", line=True)] = None
     name: str = ""
     nodes: tuple[str, ...] = ()
     reference: str | None = None
@@ -289,6 +290,14 @@ def _message(finding: Finding) -> str:
     return one_line(f"{text} (try: {finding.todo})" if finding.todo else text, LONGEST)
 
 
+def _from_top(shown: Shown, file: str) -> str:
+    """A file as a CI system reads it, from the top of the repository, in which a distribution may be a subfolder."""
+    top = Path(os.environ.get("GITHUB_WORKSPACE") or os.environ.get("CI_PROJECT_DIR") or Path.cwd()).resolve()
+    if shown.root is None or os.path.isabs(file) or not shown.root.is_relative_to(top):
+        return file
+    return (shown.root.relative_to(top) / file).as_posix()
+
+
 def github(shown: Shown) -> str:
     """Render workflow commands, one per line (docs.github.com, "Workflow commands for GitHub Actions").
 
@@ -299,7 +308,8 @@ def github(shown: Shown) -> str:
         weight = _weight(finding)
         if weight == "ok":
             continue
-        place = f"file={_property(finding.file)}," if finding.file and not finding.nodes else ""
+        file = _from_top(shown, finding.file)
+        place = f"file={_property(file)}," if finding.file and not finding.nodes else ""
         place += f"line={finding.line}," if finding.line is not None else ""
         word = {"note": "notice"}.get(weight, weight)
         lines.append(f"::{word} {place}title={_property(finding.id)}::{_escaped(_message(finding))}")
@@ -337,7 +347,7 @@ def gitlab(shown: Shown) -> str:
                 "fingerprint": hashlib.sha256(json.dumps([*key, seen[key]]).encode()).hexdigest(),
                 "severity": severities[_weight(finding)],
                 "location": {
-                    "path": one_line(finding.file or finding.id, LONGEST),
+                    "path": one_line(_from_top(shown, finding.file) if finding.file else finding.id, LONGEST),
                     "lines": {"begin": finding.line or 1},
                 },
             }

@@ -76,7 +76,7 @@ def _computed(
 ) -> Computed | None:
     upstream, name = key
     if options is None:
-        report.not_checked.append(NotChecked(f"trees of {upstream} {name}", STATIC, " ".join(key)))
+        report.not_checked.append(NotChecked(f"trees of {upstream} {name}", STATIC, "/".join(key)))
         return None
     try:
         return compute_lock(dist, dist.stacks[key], options, progress)
@@ -93,14 +93,14 @@ def _count_forms(key: Key, computed: Computed, report: Report) -> None:
         report.counts[f"{form} trees"] += 1
     for form, failure in computed.unavailable.items():
         tried = tuple(failure.tried) or (Tried("--source", "another form was asked for"),)
-        report.not_checked.append(NotChecked(f"{key[0]} {key[1]} from {form}", tried, " ".join(key)))
+        report.not_checked.append(NotChecked(f"{key[0]} {key[1]} from {form}", tried, "/".join(key)))
     if not computed.bases:
         report.unseen.append(" ".join(key))
     everything = next((r.forms.get("sdist") for r in computed.lock.results if not r.without), None)
     if "git" not in computed.bases and "sdist" in computed.bases and isinstance(everything, LockedForm):
         for feature in everything.unavailable:
             lacking = Tried(computed.bases["sdist"].origin, "the source distribution does not hold what it needs")
-            report.not_checked.append(NotChecked(f"{feature} of {' '.join(key)}", (lacking,), " ".join(key)))
+            report.not_checked.append(NotChecked(f"{feature} of {' '.join(key)}", (lacking,), "/".join(key)))
 
 
 def _against_lock(dist: Distribution, key: Key, computed: Computed, patches: Sequence[StackPatch]) -> Iterator[Finding]:

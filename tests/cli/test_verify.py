@@ -291,7 +291,7 @@ def test_a_source_that_cannot_be_had_is_listed_and_ends_with_3(made: Made, tmp_p
     assert (code, report["findings"], report["without_source"]) == (3, [], ["clock v2", "greeter v1"])
     assert report["not_checked"][0] == {
         "what": "clock v2 from git",
-        "stack": "clock v2",
+        "stack": "clock/v2",
         "tried": [[f"cache {lonely.cache}", "not there"], ["https://example.org/clock.git", "the run is offline"]],
     }
     assert verify(lonely, "--offline", "--skip-unavailable")[0] == 0
@@ -369,6 +369,13 @@ def test_github_annotations(made: Made) -> None:
     assert message == "no stack lists it: delete it, or name it in a manifest"
     status = next(line for line in lines if "title=status-form" in line)
     assert f"file={TYPO},line=14,title=status-form::" in status
+    below = {"GITHUB_WORKSPACE": str(made.root.parent)}  # the distribution is a folder of the repository
+    assert (
+        f"::error file={made.root.name}/{TYPO},line=14,"
+        in made.patchctl("verify", "--format", "github", env=below).stdout
+    )
+    path = json.loads(made.patchctl("verify", "--format", "gitlab", env=below).stdout)[0]["location"]["path"]
+    assert path.startswith(f"{made.root.name}/")
 
 
 def test_sarif(made: Made) -> None:
