@@ -125,7 +125,8 @@ class _Shown:
     def alive(self) -> None:
         """Repeat the current state if nothing was shown for a while."""
         with self._lock:
-            if not self._quiet and self._clock() - self._said >= SILENCE:
+            said = self._label or self._whole  # nothing yet while the verb is still read
+            if said and not self._quiet and self._clock() - self._said >= SILENCE:
                 self._show_again()
 
     def _wipe(self) -> None:
