@@ -222,7 +222,7 @@ ALLOWED = {
     "cli/__init__.py:_report": "the null device",
     "cli/__init__.py:_open_streams": "the null device",
     "cluster/fanout.py:joined": "the null device",
-    "cluster/request.py:_archive": "in memory",
+    "cluster/request.py:make_payload": "in memory",
     "cluster/task.py:answer": _SCRATCH + "; sent by value to nodes that need not have this package",
     "distributions.py:_fetch": _STAGED,
     "distributions.py:_write_files": _STAGED,
