@@ -290,12 +290,10 @@ def _message(finding: Finding) -> str:
     return one_line(f"{text} (try: {finding.todo})" if finding.todo else text, LONGEST)
 
 
-def _from_top(shown: Shown, file: str) -> str:
-    """A file as a CI system reads it, from the top of the repository, in which a distribution may be a subfolder."""
+def _below_top(shown: Shown) -> Path:
+    """The root as a CI system reads it, from the top of the repository, in which a distribution may be a subfolder."""
     top = Path(os.environ.get("GITHUB_WORKSPACE") or os.environ.get("CI_PROJECT_DIR") or Path.cwd()).resolve()
-    if shown.root is None or os.path.isabs(file) or not shown.root.is_relative_to(top):
-        return file
-    return (shown.root.relative_to(top) / file).as_posix()
+    return shown.root.relative_to(top) if shown.root and shown.root.is_relative_to(top) else Path()
 
 
 def github(shown: Shown) -> str:
@@ -303,12 +301,12 @@ def github(shown: Shown) -> str:
 
     Values escape %, CR and LF, properties also ':' and ','; other control characters were made visible before.
     """
-    lines = []
+    lines, below = [], _below_top(shown)
     for finding in shown.report.sorted():
         weight = _weight(finding)
         if weight == "ok":
             continue
-        file = _from_top(shown, finding.file)
+        file = (below / finding.file).as_posix()
         place = f"file={_property(file)}," if finding.file and not finding.nodes else ""
         place += f"line={finding.line}," if finding.line is not None else ""
         word = {"note": "notice"}.get(weight, weight)
@@ -334,7 +332,7 @@ def gitlab(shown: Shown) -> str:
 
     severities = {"error": "critical", "warning": "minor", "note": "info"}
     seen: Counter[tuple[str, str, str]] = Counter()
-    rows = []
+    rows, below = [], _below_top(shown)
     for finding in shown.report.sorted():
         if _weight(finding) == "ok":
             continue
@@ -347,7 +345,7 @@ def gitlab(shown: Shown) -> str:
                 "fingerprint": hashlib.sha256(json.dumps([*key, seen[key]]).encode()).hexdigest(),
                 "severity": severities[_weight(finding)],
                 "location": {
-                    "path": one_line(_from_top(shown, finding.file) if finding.file else finding.id, LONGEST),
+                    "path": one_line((below / finding.file).as_posix() if finding.file else finding.id, LONGEST),
                     "lines": {"begin": finding.line or 1},
                 },
             }

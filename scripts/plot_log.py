@@ -92,10 +92,10 @@ def _summarise(args: argparse.Namespace) -> int:
     names = _names(args.logs)
     read = [_read(path, name, as_json=args.json) for path, name in zip(args.logs, names, strict=True)]
     runs = [run for run in read if run.steps]
+    if not runs:
+        hint = "the output of the driver (train.sh), with console among trainer.logger"
+        raise WrongUse("no step of verl is in it (step:N - key:value - ...)", where=str(args.logs[0]), hint=hint)
     for path, run in zip(args.logs, read, strict=True):
-        if not runs:
-            hint = "the output of the driver (train.sh), with console among trainer.logger"
-            raise WrongUse("no step of verl is in it (step:N - key:value - ...)", where=str(path), hint=hint)
         if not run.steps:
             print(f"plot_log.py: {visible_line(str(path))}: left out, as no step of verl is in it", file=sys.stderr)
     found = [(run, hints(run, args.devices)) for run in runs]

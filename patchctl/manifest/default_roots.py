@@ -58,8 +58,13 @@ def own_root() -> Path | None:
 
 def data_folder(environment: Mapping[str, str] = os.environ) -> Path | None:
     """Return the user's folder of fetched distributions; None for a user without a home."""
-    shared = environment.get("XDG_DATA_HOME", "")
-    folder = shared if os.path.isabs(shared) else os.path.expanduser("~/.local/share")
+    return user_folder("XDG_DATA_HOME", "~/.local/share", environment)
+
+
+def user_folder(variable: str, otherwise: str, environment: Mapping[str, str] = os.environ) -> Path | None:
+    """Return patchctl's folder in an XDG base directory, else in `otherwise` below the home; None for a user without a home."""
+    shared = environment.get(variable, "")
+    folder = shared if os.path.isabs(shared) else os.path.expanduser(otherwise)
     return Path(folder, "patchctl") if os.path.isabs(folder) else None
 
 

@@ -27,6 +27,7 @@ from pathlib import Path
 from patchctl.atomic import make_folder, new_folder, sweep
 from patchctl.errors import BadManifest, MachineFailed, PatchctlError, SourceMismatch, WrongUse
 from patchctl.language import message
+from patchctl.manifest.default_roots import user_folder
 from patchctl.manifest.typeinfo import BadRecord, parse
 from patchctl.manifest.types import ObjectId, Pin, Sdist, Stack, Upstream
 from patchctl.os_errors import as_user_error, os_reason
@@ -123,11 +124,10 @@ def cache_root(environment: Mapping[str, str] = os.environ, configured: str | No
         return Path(own)
     if configured:
         return Path(configured)
-    shared = environment.get("XDG_CACHE_HOME", "")
-    folder = shared if os.path.isabs(shared) else os.path.expanduser("~/.cache")
-    if not os.path.isabs(folder):
+    folder = user_folder("XDG_CACHE_HOME", "~/.cache", environment)
+    if folder is None:
         raise WrongUse(message("there is no home directory for the cache"), hint=message("set PATCHCTL_CACHE, or HOME"))
-    return Path(folder, "patchctl")
+    return folder
 
 
 def git_place(root: Path, upstream: str, commit: str) -> Path:

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from patchctl.errors import BadManifest, WrongUse
+from patchctl.manifest.default_roots import user_folder
 from patchctl.manifest.types import Name, Written
 from patchctl.source.types import ArchiveLimits, ImageLimits
 
@@ -54,14 +55,13 @@ class UserConfig:
     images: ImageLimits = field(default_factory=ImageLimits)
 
 
-def config_path(environment: Mapping[str, str] = os.environ) -> Path:
-    """Return $PATCHCTL_CONFIG, else patchctl/config.yaml in $XDG_CONFIG_HOME or ~/.config."""
+def config_path(environment: Mapping[str, str] = os.environ) -> Path | None:
+    """Return $PATCHCTL_CONFIG, else patchctl/config.yaml in $XDG_CONFIG_HOME or ~/.config; None for a user without a home."""
     named = environment.get("PATCHCTL_CONFIG")
     if named:
         return Path(named)
-    shared = environment.get("XDG_CONFIG_HOME", "")
-    folder = shared if os.path.isabs(shared) else os.path.expanduser("~/.config")
-    return Path(folder, "patchctl", "config.yaml")
+    folder = user_folder("XDG_CONFIG_HOME", "~/.config", environment)
+    return folder / "config.yaml" if folder else None
 
 
 def read_user_config(environment: Mapping[str, str] = os.environ) -> UserConfig:
@@ -70,7 +70,7 @@ def read_user_config(environment: Mapping[str, str] = os.environ) -> UserConfig:
     A file named by PATCHCTL_CONFIG must exist.
     """
     path = config_path(environment)
-    if not environment.get("PATCHCTL_CONFIG") and not path.is_absolute():  # no home directory, and so no configuration
+    if path is None:
         return UserConfig()
     if not path.exists():
         if environment.get("PATCHCTL_CONFIG"):

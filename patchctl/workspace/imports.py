@@ -89,16 +89,19 @@ def find_imports(
         )
         found = json.loads(done.stdout.strip().splitlines()[-1])
     except (OSError, subprocess.SubprocessError, ValueError, IndexError) as error:
-        problem = (
-            os_reason(error) if isinstance(error, OSError) else f"{type(error).__name__}, {one_line(str(error), 100)}"
-        )
-        if isinstance(error, subprocess.CalledProcessError):
-            problem = one_line((error.stderr or "").strip()[-200:]) or message(
-                "status {status}", status=error.returncode
-            )
-        what = message("{path} cannot be asked: {problem}", path=python, problem=problem)
+        what = message("{path} cannot be asked: {problem}", path=python, problem=_why(error))
         raise WrongUse(what, hint=message("name an interpreter, for example /usr/bin/python3")) from error
     return tuple(_import(name, found[name], folder, inner, tip) for name, inner in packages.items())
+
+
+def _why(error: Exception) -> str:
+    """Why an interpreter did not answer, without the program that it was given."""
+    if isinstance(error, OSError):
+        return os_reason(error)
+    if isinstance(error, subprocess.CalledProcessError):
+        said = one_line((error.stderr or "").strip()[-200:])
+        return said or message("status {status}", status=error.returncode)
+    return f"{type(error).__name__}, {one_line(str(error), 100)}"
 
 
 def _import(package: str, found: list[str | None], folder: Path, inner: str, tip: Callable[[], Files] | None) -> Import:

@@ -15,6 +15,7 @@ from patchctl.__main__ import compose
 from patchctl.cli.app import App
 from patchctl.doctor.runtime import Interpreter, fits
 from patchctl.errors import PatchctlError
+from patchctl.terminal.text import render_error
 
 WRONG_USE = 2
 
@@ -25,7 +26,7 @@ def main(profile_name: str, python: str) -> int:
     try:
         profile = dist.profile(profile_name)
     except PatchctlError as error:
-        say(f"{error.what}\n  try: {error.hint}" if error.hint else error.what)
+        render_error(error, as_json=False, program="check_python.py")
         return error.code
     wanted, asked = profile.runtime.get("python"), Interpreter(python, [])
     if wanted is None or (asked.version and fits(asked.version, wanted)):

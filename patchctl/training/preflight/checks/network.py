@@ -268,8 +268,8 @@ def _reserved(case: Case) -> Iterator[Finding]:
     name, span = "reserved ports", case.machine.text(m.LOCAL_PORTS)
     held = case.machine.text(m.RESERVED_PORTS)
     given, kept = m.local_ports(span or ""), m.port_ranges(held) if held is not None else None
-    setting = f"net.ipv4.ip_local_reserved_ports={first}-{last}"
-    cure = message("on the host: sysctl -w {setting}", setting=setting)
+    reserved = ",".join(f"{a}-{b}" for a, b in (*(kept or ()), (first, last)))  # which replaces those that there are
+    cure = message("on the host: sysctl -w {setting}", setting=f"net.ipv4.ip_local_reserved_ports={reserved}")
     if given is None or kept is None:
         why = case.machine.why_not(m.LOCAL_PORTS if span is None else m.RESERVED_PORTS)
         if span is not None and held is not None:
@@ -277,8 +277,6 @@ def _reserved(case: Case) -> Iterator[Finding]:
         what = message("{first} to {last}: {why}", first=first, last=last, why=why)
         yield looked_at("network", name, "unknown", what, cure, needed=False)
         return
-    reserved = ",".join(f"{a}-{b}" for a, b in (*kept, (first, last)))  # which replaces those that there are
-    cure = message("on the host: sysctl -w {setting}", setting=f"net.ipv4.ip_local_reserved_ports={reserved}")
     free = [p for p in range(first, last + 1) if given[0] <= p <= given[1] and not any(a <= p <= b for a, b in kept)]
     if free:
         what = message(
