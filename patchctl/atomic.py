@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import IO
 
 from patchctl.errors import WorkspaceBusy, WrongUse
+from patchctl.language import message
 
 # Longer than writing one file takes; a stopped run (SIGSTOP) must not block all others forever.
 _PATIENCE_SECONDS = 30.0
@@ -161,6 +162,27 @@ def _hold(handle: int, *, wait: bool) -> bool:
         if error.errno not in _NO_LOCKS:
             raise
     return True
+
+
+@contextmanager
+def folder_lock(folder: Path, what: str) -> Iterator[None]:
+    """Hold a folder for the block. Raises WorkspaceBusy, which says `what`, if another run holds it.
+
+    The lock is flock on the folder itself: it ends with the process and leaves no file. File systems that cannot lock
+    folders have no lock.
+    """
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            hint = message("wait for it to end; a lock of a dead process frees itself")
+            raise WorkspaceBusy(what, where=str(folder), hint=hint) from error
+        except OSError:
+            pass
+        yield
+    finally:
+        os.close(handle)
 
 
 def _dress(handle: int, file: Path, mode: int | None) -> None:

@@ -85,7 +85,10 @@ def without_prefix(line: str, most: int | None = None) -> tuple[int, str]:
     return count, line[at:]
 
 
-_FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d{1,9})(?!\d)(?:, in (?P<function>.+))?')
+# faulthandler has no comma in front of `in`.
+_FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d{1,9})(?!\d)(?:,? in (?P<function>.+))?')
+_PYSPY_THREAD = re.compile(r"Thread \d+ \((?:active|idle)[^()]*\)")
+_PYSPY_FRAME = re.compile(r" \(([^()]+\.pyx?):(\d{1,9})\)$")  # function (file.py:12)
 
 
 @dataclass(frozen=True)
@@ -99,12 +102,17 @@ class Frame:
 
 
 def frames(text: str) -> list[Frame]:
-    """The frames of all tracebacks in a text, in order. Linear in its length."""
+    """The frames of all tracebacks, and of dumps by faulthandler, pystack and py-spy, in order. Linear in the text's length."""
     found: list[Frame] = []
     lines = [line for written in text.splitlines() for line in _unescaped(plain(written))]
+    lines = [line.replace('(Python) File "', 'File "', 1) for line in lines if '(C) File "' not in line]  # pystack
+    pyspy = False
     for number, line in enumerate(lines):
+        pyspy = _PYSPY_THREAD.search(line) is not None or (pyspy and "    " in line)
         match = _FRAME.search(line)
         if match is None:
+            if pyspy and (dumped := _PYSPY_FRAME.search(line)):
+                found.append(Frame(dumped[1], int(dumped[2]), line[: dumped.start()].rpartition("    ")[2], None))
             continue
         below = _below(lines, number, line[: match.start()])
         function = without_note(match["function"]).rstrip() if match["function"] else None

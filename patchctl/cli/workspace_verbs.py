@@ -284,7 +284,11 @@ def identify_command(app: App, folder: Path, as_json: bool) -> int:
 
 @click.command("blame")
 @click.argument("place", required=False, metavar="[FILE:LINE]")
-@click.option("--traceback", metavar="FILE", help="Every line of the Python tracebacks in FILE; - for standard input.")
+@click.option(
+    "--traceback",
+    metavar="FILE",
+    help="Every line of the Python tracebacks in FILE, or of dumps by faulthandler, pystack or py-spy; - for standard input.",
+)
 @optional_workspace(
     "A workspace whose trees count, wherever they lie; one around the file is found. Repeatable.",
     "workspaces",

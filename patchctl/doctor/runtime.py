@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import os
 import platform
 import re
-import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -18,6 +16,7 @@ from patchctl.language import message
 from patchctl.manifest.distribution import Distribution
 from patchctl.manifest.types import Profile, Requirement
 from patchctl.process_group import find_program
+from patchctl.python_probe import PythonProbeFailed, ask_python
 from patchctl.terminal.text import one_line
 
 if TYPE_CHECKING:
@@ -51,20 +50,10 @@ class Interpreter:
         self.problem: str | None = None
         self._found: dict[str, list[Any]] = {}
         try:
-            command = [path, "-c", _PROBE, *names]
-            done = subprocess.run(
-                command,
-                capture_output=True,
-                text=True,
-                timeout=_TIMEOUT_SECONDS,
-                check=True,
-                cwd="/",
-                stdin=subprocess.DEVNULL,
-            )
-            told = json.loads(done.stdout.strip().splitlines()[-1])
+            told = ask_python(path, _PROBE, *names, seconds=_TIMEOUT_SECONDS)
             self.version, self._found = told["python"], told["found"]
-        except (OSError, subprocess.SubprocessError, ValueError, IndexError, KeyError) as error:
-            self.problem = one_line(str(error))
+        except PythonProbeFailed as error:
+            self.problem = error.what
 
     def installed(self, name: str) -> str | None:
         """Return the version of a distribution, or None."""

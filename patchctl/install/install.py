@@ -5,7 +5,6 @@ The target environment: its packages, what would shadow the installed ones, and 
 
 from __future__ import annotations
 
-import json
 import os
 import shlex
 import shutil
@@ -39,6 +38,7 @@ from patchctl.install.wheel import (
 from patchctl.manifest.distribution import Distribution
 from patchctl.manifest.types import Profile
 from patchctl.process_group import find_program
+from patchctl.python_probe import PythonProbeFailed, ask_python
 from patchctl.requirements.interpreter import PackageDifference, differences
 from patchctl.terminal.progress import Progress
 from patchctl.terminal.text import one_line
@@ -46,6 +46,7 @@ from patchctl.workspace.imports import Import, find_imports
 from patchctl.workspace.state import load_state
 
 _SECONDS = 600
+_SECONDS = 60
 _HINT = "name an interpreter with --python, for example .venv/bin/python"
 _KILLED = "run the same `patchctl install` again: it replaces what was half installed"
 # Runs in the user's interpreter. What is first on the path is what imports see.
@@ -116,39 +117,29 @@ def interpreter(named: str) -> str:
 def read_environment(python: str) -> PythonEnvironment:
     """Ask an interpreter. Raises WrongUse if that fails or it has no pip."""
     try:
-        told = json.loads(_said(python, ["-c", _PROBE]).splitlines()[-1])
+        told = ask_python(python, _PROBE, seconds=_SECONDS, cwd=None)
         site = tuple(dict.fromkeys(Path(p).resolve() for p in told["site"]))
-    except (ValueError, TypeError, KeyError) as error:
-        raise WrongUse(f"--python {python} cannot be asked: it says something else", hint=_HINT) from error
-    _said(python, ["-m", "pip", "--version"])
+        # `-m pip` would import a folder named pip from the current one.
+        done = subprocess.run(
+            [python, "-m", "pip", "--version"],
+            cwd=os.sep,
+            capture_output=True,
+            text=True,
+            timeout=_SECONDS,
+            check=False,
+        )
+    except (PythonProbeFailed, OSError, subprocess.SubprocessError, TypeError, KeyError) as error:
+        raise WrongUse(f"--python {python} cannot be asked: {one_line(str(error))}", hint=_HINT) from error
+    if done.returncode:
+        if "No module named pip" not in done.stderr:
+            raise WrongUse(f"--python {python} cannot run pip: {one_line(done.stderr) or 'no output'}", hint=_HINT)
+        hint = f"`{shlex.quote(python)} -m ensurepip` installs it; with uv, use `uv venv --seed`"
+        raise WrongUse(f"{python} has no pip", hint=hint)
     found = {
         name: Installed(version, Path(folder).resolve(), Path(editable).resolve() if editable else None)
         for name, (version, folder, editable) in told["found"].items()
     }
     return PythonEnvironment(python, tuple(Path(p).resolve() for p in told["path"]), site, Path(told["scripts"]), found)
-
-
-def _said(python: str, args: Sequence[str]) -> str:
-    try:
-        done = subprocess.run(
-            [python, *args],
-            cwd=os.sep
-            if "pip" in args
-            else None,  # `python -m pip` would import a folder named pip from the current one
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
-    except (OSError, subprocess.SubprocessError) as error:
-        raise WrongUse(f"--python {python} cannot be run: {error}", hint=_HINT) from error
-    if "No module named pip" in done.stderr and "pip" in args:
-        hint = f"`{shlex.quote(python)} -m ensurepip` installs it; with uv, use `uv venv --seed`"
-        raise WrongUse(f"{python} has no pip", hint=hint)
-    if done.returncode != 0 or not done.stdout.strip():
-        raise WrongUse(f"--python {python} cannot be asked: {one_line(done.stderr) or 'no output'}", hint=_HINT)
-    return done.stdout
 
 
 def check_shadows(environment: PythonEnvironment, metadata: Metadata, now: Sequence[Import]) -> None:

@@ -8,20 +8,19 @@ damaged entry is a miss; one that cannot be written is skipped, so that a read-o
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import hashlib
 import json
 import os
 import re
 import stat
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from patchctl import __version__
-from patchctl.atomic import replace_file
+from patchctl.atomic import folder_lock, replace_file
 from patchctl.errors import WorkspaceBusy, WrongUse
 from patchctl.extension import registered
 from patchctl.manifest.diagnostics import InvalidManifest, Problem, quoted, shown
@@ -242,27 +241,9 @@ def _block(lines: Sequence[str], key: str) -> range | None:
     return range(start, end)
 
 
-@contextmanager
-def exclusive_writer(root: Path) -> Iterator[None]:
-    """Hold the distribution's lock for the block. Raises WorkspaceBusy if another run holds it.
-
-    The lock is flock on the folder manifests/: it ends with the process and leaves no file. File systems that cannot
-    lock folders have no lock.
-    """
-    handle = os.open(root / "manifests", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            hint = "wait for it to finish; the lock of a dead process is released"
-            raise WorkspaceBusy(
-                "another run is writing patches of this distribution", where=str(root), hint=hint
-            ) from error
-        except OSError:
-            pass
-        yield
-    finally:
-        os.close(handle)
+def exclusive_writer(root: Path) -> AbstractContextManager[None]:
+    """Hold the distribution for the block. Raises WorkspaceBusy if another run holds it."""
+    return folder_lock(root / "manifests", "another run is writing patches of this distribution")
 
 
 # Only for `identify` and editors, and features' tests and records.

@@ -6,20 +6,18 @@ releases it when a patch stops, and claims it back.
 
 from __future__ import annotations
 
-import fcntl
 import json
-import os
 import re
 import shutil
-from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+from collections.abc import Collection
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Literal
 
-from patchctl.atomic import replace_file
+from patchctl.atomic import folder_lock, replace_file
 from patchctl.doc import Doc
-from patchctl.errors import BadManifest, WorkspaceBusy, WrongUse
+from patchctl.errors import BadManifest, WrongUse
 from patchctl.git.worktree import WorkTree
 from patchctl.manifest.default_roots import edit_folder
 from patchctl.manifest.distribution import Distribution
@@ -126,18 +124,9 @@ def find_worktree(folder: Path | None, start: Path, *, given_up: bool = False) -
     return RebaseWorktree(edit / places.pop())
 
 
-@contextmanager
-def locked(folder: Path) -> Iterator[None]:
+def locked(folder: Path) -> AbstractContextManager[None]:
     """Lock a rebase's work tree; the lock survives its renames. Raises WorkspaceBusy."""
-    handle = os.open(folder / ".git", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise WorkspaceBusy("another run is at this rebase", where=str(folder)) from None
-        yield
-    finally:
-        os.close(handle)
+    return folder_lock(folder / ".git", "another run is at this rebase")
 
 
 _VERSION = 1

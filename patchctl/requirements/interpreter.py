@@ -5,8 +5,6 @@ Compares an environment with a lock: packages that are missing, excluded by the 
 
 from __future__ import annotations
 
-import json
-import subprocess
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -22,10 +20,10 @@ from patchctl.language import Translatable, joined, message
 from patchctl.manifest.distribution import Distribution
 from patchctl.manifest.requirement_types import LeftOutPackages, Platform
 from patchctl.manifest.types import Profile
+from patchctl.python_probe import PythonProbeFailed, ask_python
 from patchctl.requirements.declared import Declared, read_declared
 from patchctl.requirements.lockfile import RequirementsLock, read_lock, this_platform
 from patchctl.requirements.sets import NamedSet, set_of
-from patchctl.terminal.text import one_line
 
 Kind = Literal["missing", "excluded", "left out", "other"]
 
@@ -209,20 +207,11 @@ print(json.dumps(found))
 def installed_in(python: str) -> dict[str, str]:
     """Return the versions of an environment's distributions by name. Raises WrongUse if that fails."""
     try:
-        done = subprocess.run(
-            [python, "-c", _PROBE],
-            capture_output=True,
-            text=True,
-            timeout=_SECONDS,
-            check=True,
-            cwd="/",
-            stdin=subprocess.DEVNULL,
-        )
-        found = json.loads(done.stdout.strip().splitlines()[-1])
-        return {str(name): str(version) for name, version in found.items() if name and version}
-    except (OSError, subprocess.SubprocessError, ValueError, IndexError) as error:
-        what = message("{python} cannot be asked for its packages: {error}", python=python, error=one_line(str(error)))
+        found = ask_python(python, _PROBE, seconds=_SECONDS)
+    except PythonProbeFailed as error:
+        what = message("{python} cannot be asked for its packages: {error}", python=python, error=error.what)
         raise WrongUse(what) from error
+    return {str(name): str(version) for name, version in found.items() if name and version}
 
 
 def differences(dist: Distribution, profile: Profile, installed: Mapping[str, str]) -> list[PackageDifference] | None:

@@ -43,7 +43,7 @@ from patchctl.workspace.tree_part import (
 )
 from patchctl.workspace.tree_repair import repair_marker
 from patchctl.workspace.trees import STASH_HINT, Sides, Tree
-from patchctl.workspace.workspace_lock import clean_up, drop_own_locks, workspace_lock
+from patchctl.workspace.workspace_lock import clean_up, drop_own_locks, tree_locks, workspace_lock
 
 _UNDONE = "verb of an interrupted run that was rolled back first because objects of its result were damaged"
 _STASHED = "branch that keeps local edits, by upstream; for an `--in-place` checkout `BRANCH of PATH`, PATH being the repository"
@@ -120,7 +120,7 @@ def apply_plan(
     workspace: Path, plan: Plan, root: Path, into: Mapping[str, Path], *, stash: bool = False
 ) -> ApplyOutcome:
     """Bring the workspace to the plan. After a kill at any time, the next run finishes it. Raises LocalEdits, WorkspaceBusy."""
-    with writing(workspace), workspace_lock(workspace):
+    with writing(workspace), workspace_lock(workspace), tree_locks(workspace, into.values()):
         return _Run(workspace, stash).apply(plan, root, into)
 
 
@@ -135,7 +135,7 @@ def revert(workspace: Path, *, stash: bool = False) -> ApplyOutcome:
         raise WrongUse(
             message("{workspace} is no workspace", workspace=workspace), hint=message("name it with --workspace DIR")
         )
-    with writing(workspace), workspace_lock(workspace):
+    with writing(workspace), workspace_lock(workspace), tree_locks(workspace):
         return _Run(workspace, stash).revert()
 
 

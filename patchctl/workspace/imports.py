@@ -10,7 +10,6 @@ unknown origin may crash the interpreter.
 from __future__ import annotations
 
 import importlib.util
-import json
 import os
 import re
 import struct
@@ -26,9 +25,8 @@ from patchctl.errors import WrongUse
 from patchctl.git.objects import GITLINK, SYMLINK, Files
 from patchctl.language import message, translated
 from patchctl.manifest.distribution import Distribution
-from patchctl.os_errors import os_reason
+from patchctl.python_probe import PythonProbeFailed, ask_python
 from patchctl.stack.tree_lists import show
-from patchctl.terminal.text import one_line
 from patchctl.workspace.tree_files import TreeFiles
 
 # Runs in the user's interpreter: finds the packages as `import` would (editable finders included) and imports none.
@@ -84,24 +82,11 @@ def find_imports(
     if not packages:
         return ()
     try:
-        done = subprocess.run(
-            [python, "-c", _PROBE, *packages], capture_output=True, text=True, timeout=_TIMEOUT_SECONDS, check=True
-        )
-        found = json.loads(done.stdout.strip().splitlines()[-1])
-    except (OSError, subprocess.SubprocessError, ValueError, IndexError) as error:
-        what = message("{path} cannot be asked: {problem}", path=python, problem=_why(error))
+        found = ask_python(python, _PROBE, *packages, seconds=_TIMEOUT_SECONDS, cwd=None)
+    except PythonProbeFailed as error:
+        what = message("{path} cannot be asked: {problem}", path=python, problem=error.what)
         raise WrongUse(what, hint=message("name an interpreter, for example /usr/bin/python3")) from error
     return tuple(_import(name, found[name], folder, inner, tip) for name, inner in packages.items())
-
-
-def _why(error: Exception) -> str:
-    """Why an interpreter did not answer, without the program that it was given."""
-    if isinstance(error, OSError):
-        return os_reason(error)
-    if isinstance(error, subprocess.CalledProcessError):
-        said = one_line((error.stderr or "").strip()[-200:])
-        return said or message("status {status}", status=error.returncode)
-    return f"{type(error).__name__}, {one_line(str(error), 100)}"
 
 
 def _import(package: str, found: list[str | None], folder: Path, inner: str, tip: Callable[[], Files] | None) -> Import:

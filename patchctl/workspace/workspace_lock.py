@@ -16,13 +16,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from patchctl.atomic import is_in_place, make_folder, own_like
+from patchctl.atomic import folder_lock, is_in_place, make_folder, own_like
 from patchctl.errors import PatchctlError, WorkspaceBusy, WrongUse
 from patchctl.git.locks import drop_own
 from patchctl.git.worktree import UNFINISHED_PACKS, find_git_dir, object_store
 from patchctl.language import message
 from patchctl.os_errors import as_user_error
-from patchctl.workspace.state import FOLDER, UNFINISHED, WorkspaceState
+from patchctl.workspace.state import FOLDER, UNFINISHED, WorkspaceState, load_state
 from patchctl.workspace.trees import Tree
 
 _LOCK = "lock"
@@ -47,6 +47,19 @@ def workspace_lock(workspace: Path) -> Iterator[None]:
     finally:
         _leave_nothing(folder, made)
         os.close(handle)
+
+
+@contextmanager
+def tree_locks(workspace: Path, into: Iterable[Path] = ()) -> Iterator[None]:
+    """Hold the trees that lie outside the workspace, where runs of other workspaces write as well. Raises WorkspaceBusy."""
+    state = load_state(workspace)
+    trees = (
+        [Tree.of(workspace, *one).folder for one in state.trees.items() if one[1].kind != "managed"] if state else []
+    )
+    with contextlib.ExitStack() as held:
+        for folder in sorted({folder.resolve() for folder in (*into, *trees) if folder.is_dir()}):
+            held.enter_context(folder_lock(folder, message("a run of another workspace holds this tree")))
+        yield
 
 
 def _take(folder: Path) -> int:

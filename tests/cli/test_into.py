@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shlex
 import shutil
@@ -373,3 +374,21 @@ def test_a_mode_that_a_patch_changes(runnable: Made, tmp_path: Path, own: int) -
     apply_into(ws, folder)
     ws.good("revert")
     assert files_of(folder) == before
+
+
+def test_two_workspaces_take_turns_in_a_tree(ws: Workspace, checkout: Path) -> None:
+    holder = os.open(checkout, os.O_RDONLY)
+    fcntl.flock(holder, fcntl.LOCK_EX)
+    before = files_of(checkout)
+    text = ws.refused(6, "apply", "--profile", "full", "--in-place", f"greeter={checkout}")
+    assert (
+        "a run of another workspace holds this tree" in text and str(checkout) in text and files_of(checkout) == before
+    )
+    os.close(holder)
+    apply_into(ws, checkout)
+    holder = os.open(checkout, os.O_RDONLY)
+    fcntl.flock(holder, fcntl.LOCK_EX)
+    assert "holds this tree" in ws.refused(6, "revert")
+    os.close(holder)
+    ws.good("revert")
+    assert files_of(checkout) == before

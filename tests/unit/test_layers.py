@@ -27,6 +27,7 @@ FOUNDATION = {
     "extension",
     "language",
     "terminal",
+    "python_probe",
 }
 SOURCES = FOUNDATION | {"patch", "git", "manifest", "source"}
 TREES = SOURCES | {"stack", "identify", "workspace"}
@@ -59,10 +60,11 @@ LAYERS: dict[str, set[str]] = {
     "errors": {"doc", "language"},
     "extension": {"errors"},
     "process_group": set(),
-    "atomic": {"errors"},
+    "atomic": {"errors", "language"},
     "scratch": {"atomic"},
     "os_errors": {"errors", "language"},
     "terminal": {"doc", "errors", "language"},
+    "python_probe": {"language", "os_errors", "terminal"},
     "findings": {"patchctl", "doc", "errors", "language", "terminal"},
     "patch": {"delta", "errors", "language"},
     "git": {"delta", "errors", "language", "process_group", "atomic"},

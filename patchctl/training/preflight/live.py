@@ -9,7 +9,7 @@ import os
 import re
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from patchctl.language import message
 from patchctl.manifest.distribution import Distribution
 from patchctl.manifest.typeinfo import to_json
 from patchctl.process_group import find_program
+from patchctl.python_probe import PythonProbeFailed, ask_python
 from patchctl.terminal.text import one_line, redact_text
 from patchctl.training.preflight import machine as m
 from patchctl.training.preflight.caches import find_caches
@@ -158,18 +159,21 @@ def _file(path: Path, otherwise: str | None = None) -> str:
         raise Missing(message("{what}: {more}", what=path, more=why)) from None
 
 
-def _run(command: Sequence[str], **options: Any) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        command, capture_output=True, text=True, timeout=TIMEOUT_SECONDS, stdin=subprocess.DEVNULL, **options
-    )
-
-
 def _tool(name: str, *args: str, fails: bool = False) -> str:
     """The output of a tool. `fails`: what it could say counts, as where `df` meets a mount that it may not look at."""
     path = find_program(name)
     if path is None:
         raise Missing(message("{name} is not on PATH", name=name))
-    done = _run([path, *args], errors="replace", env={**os.environ, "LC_ALL": "C"})
+    done = subprocess.run(
+        [path, *args],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        errors="replace",
+        env={**os.environ, "LC_ALL": "C"},
+        timeout=TIMEOUT_SECONDS,
+        check=False,
+    )
     if done.returncode and not (fails and done.stdout):
         what = message(
             "{command} ended with {code}: {said}",
@@ -294,10 +298,9 @@ def _path(path: Path) -> dict[str, Any] | None:
 
 def _python(python: str, absent: dict[str, str]) -> dict[str, str]:
     try:
-        done = _run([python, "-c", _PYTHON_PROBE], check=True, cwd="/")
-        version, rows, operators = json.loads(done.stdout.strip().splitlines()[-1])
-    except (OSError, subprocess.SubprocessError, ValueError, IndexError) as error:
-        why = message("{path} cannot be asked: {problem}", path=python, problem=one_line(str(error)))
+        version, rows, operators = ask_python(python, _PYTHON_PROBE, seconds=TIMEOUT_SECONDS)
+    except PythonProbeFailed as error:
+        why = message("{path} cannot be asked: {problem}", path=python, problem=error.what)
         absent.update(dict.fromkeys((m.PYTHON, m.PACKAGES, m.OPERATORS), why))
         return {}
     return {

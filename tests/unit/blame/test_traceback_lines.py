@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
@@ -144,10 +145,37 @@ def test_an_exception_group() -> None:
     ]
 
 
+@pytest.mark.parametrize("prefix", ["", "node-1: "])
+def test_dumps_of_processes_that_hang(prefix: str) -> None:
+    dumps = {
+        "faulthandler": """Thread 0x00007f01765dc6c0 (most recent call first):
+  File "/there/verl/base.py", line 12 in func
+  File "/there/vllm/executor.py", line 932 in run_worker""",
+        "pystack": """Traceback for thread 7 (python) [] (most recent call last):
+    (C) File "./Modules/_threadmodule.c", line 1124, in thread_run (/usr/lib/libpython3.11.so.1.0)
+    (Python) File "/there/verl/base.py", line 12, in func
+        return getattr(self.worker, name)(*args)
+    (Python) File "/there/vllm/executor.py", line 932, in run_worker
+        (tokens, times) = self.step(batch)
+    (C) File "./Modules/timemodule.c", line 2159, in pysleep (inlined) (/usr/lib/libpython3.11.so.1.0)""",
+        "py-spy": """Thread 7 (idle): "MainThread"
+    func (/there/verl/base.py:12)
+        Locals:
+            x: <cell at 0x7f0176642380>
+    run_worker (/there/vllm/executor.py:932)
+    clone3 (libc.so.6)
+a line of a log (executor.py:1)""",
+    }
+    for of, text in dumps.items():
+        found = frames("".join(f"{prefix}{line}\n" for line in text.splitlines()))
+        assert found == [replace(f, said=f.said if of == "pystack" else None) for f in FRAMES], of
+
+
 @pytest.mark.parametrize(
     "text",
     [
         "(x pid=1) " * 9_000,
+        "Thread 7 (idle)    " + "    x (" * 50_000,
         "\\n" * 50_000,
         '{"log":' * 9_000,
         " " * 100_000,
