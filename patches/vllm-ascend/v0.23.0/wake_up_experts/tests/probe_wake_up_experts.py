@@ -5,9 +5,11 @@ memory gives nothing back and keeps contents, as the real one does for weights a
 of Hugging Face, or the error that ended the step; what is behind an error is not there.
 """
 
+import gc
 import json
 import os
 import sys
+import weakref
 
 import npu_engine
 import npu_engine_0_23
@@ -61,13 +63,19 @@ class Run:
         with torch.no_grad():
             for parameter in self.hf.parameters():
                 parameter.mul_(1 + 0.2 * torch.randn_like(parameter))
-        for experts in (module for module in self.model.modules() if hasattr(module, "w13_weight")):
+        for experts in self.experts():
             for weight in (experts.w13_weight, experts.w2_weight):  # verl's patch_vllm_moe_model_weight_loader
                 weight.weight_loader = experts.weight_loader
+        laid_out = [weakref.ref(weight) for one in self.experts() for weight in (one.w13_weight, one.w2_weight)]
         self.model.load_weights(expert_by_expert(self.hf.state_dict()))
         process_weights_after_loading(self.model, self.worker.model_config, torch.device("cpu"))
+        gc.collect()
+        self.held = sum(weight() is not None for weight in laid_out)
         self.llm.wake_up(tags=["kv_cache"])
         return self.tokens()
+
+    def experts(self):
+        return [module for module in self.model.modules() if hasattr(module, "w13_weight")]
 
     def woken(self, times=1):
         """Asleep and awake, with the weights that it had: a reward model, or an actor of which an adapter alone is updated."""
@@ -116,6 +124,8 @@ def main():
         except Exception as error:
             result[name] = f"{type(error).__name__}: {error}"
             break
+        if name == "updated":
+            result["held"] = run.held
     print(json.dumps(result))
 
 

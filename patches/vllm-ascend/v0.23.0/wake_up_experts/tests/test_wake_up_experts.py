@@ -39,3 +39,9 @@ def test_new_weights_are_computed_with(made: Any) -> None:
         tokens, hugging_faces = made[step]
         assert tokens == hugging_faces
     assert made["updated"] != made["awake"], "an update that makes no difference"
+
+
+@pytest.mark.off
+def test_an_update_frees_the_weights_that_it_replaces(made: Any) -> None:
+    """As upstream: experts do not take their memory twice."""
+    assert made["held"] == 0

@@ -83,6 +83,11 @@ class OnDemandEplb:
         self.tp_size = runner.parallel_config.tensor_parallel_size
         self.awake = self.running = self.broken = False
         self.initial: tuple[torch.Tensor, torch.Tensor] | None = None
+        # What the runner's constructor sets upstream; graphs are captured with it.
+        config = runner.ascend_config.eplb_config
+        runner.eplb_heat_collection_stage = config.eplb_heat_collection_stage
+        runner.eplb_pd_thresholds = runner.max_num_reqs * runner.uniform_decode_query_len
+        runner.eplb_heat_collection_status = True
         runner.dynamic_eplb = False
         self._forget()
 
@@ -92,7 +97,8 @@ class OnDemandEplb:
 
     def before_step(self) -> None:
         """
-        Begin where the engine has woken up; every rank calls it in the same step, before the model runs.
+        Begin where the engine has woken up; every rank calls it in the same step, before the model runs, and after data parallel
+        ranks have told each other how many tokens they have: a rank without any waits there first.
 
         Raises:
             RuntimeError: when experts may not be where the maps say: after a stop that failed, or when weights were
@@ -164,14 +170,12 @@ class OnDemandEplb:
             self.loader.set_adator(adaptor)
             self.updator = OnDemandUpdator(config, self.loader, self.planner, self.process)
             self.updator.set_adaptor(adaptor)
+            adaptor.clear_all_moe_loads()  # graphs count while nothing is balanced
             self.updator.warm_up_eplb()
         except BaseException:
             self._give_up()  # no step has run: the experts are where they belong
             raise
-        # From here on the runner calls the updator in every step; the rest is what its constructor sets upstream.
-        runner.eplb_heat_collection_stage = config.eplb_heat_collection_stage
-        runner.eplb_pd_thresholds = runner.max_num_reqs * runner.uniform_decode_query_len
-        runner.eplb_heat_collection_status = True
+        # From here on the runner calls the updator in every step.
         runner.eplb_updator = self.updator
         runner.dynamic_eplb = True
 
