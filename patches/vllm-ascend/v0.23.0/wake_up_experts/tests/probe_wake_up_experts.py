@@ -66,6 +66,7 @@ class Run:
         for experts in self.experts():
             for weight in (experts.w13_weight, experts.w2_weight):  # verl's patch_vllm_moe_model_weight_loader
                 weight.weight_loader = experts.weight_loader
+        del experts, weight
         laid_out = [weakref.ref(weight) for one in self.experts() for weight in (one.w13_weight, one.w2_weight)]
         self.model.load_weights(expert_by_expert(self.hf.state_dict()))
         process_weights_after_loading(self.model, self.worker.model_config, torch.device("cpu"))
