@@ -19,6 +19,7 @@ from patchctl.patch.header import Header
 from patchctl.patch.names import parse_moved, parse_name, path_text, quote, unquote
 from patchctl.patch.parse import FileChange, Patch, parse_diff
 from patchctl.stack.patches import check_patch
+from patchctl.terminal.text import one_line
 
 _HUNK = re.compile(rb"@@ -(\d{1,9})(?:,(\d{1,9}))? \+(\d{1,9})(?:,(\d{1,9}))? @@")
 _EXTENDED = (
@@ -31,7 +32,14 @@ _EXTENDED = (
     b"index ",
 )
 _MOVES = (b"copy from ", b"copy to ", b"rename from ", b"rename to ")
-_EPOCH = re.compile(rb"\t(1970-01-01|1969-12-31) \d\d:\d\d:\d\d|\tThu Jan +1 .* 1970")
+# What GNU, svn and Mercurial write behind the name of a file that is not there; GNU alone dates empty files.
+_ABSENT = re.compile(rb"\t(1970-01-01|1969-12-31) \d\d:\d\d:\d\d|\tThu Jan +1 .* 1970|\t\(nonexistent\)")
+_DATED = re.compile(rb"\t\d{4}-\d\d-\d\d \d\d:\d\d:\d\d")
+# What a diff that is not git's says of changes that it does not hold.
+_NOT_HELD = re.compile(
+    rb"Binary files .* differ$|Only in .+: .|Cannot display: |(Added|Modified|Deleted): svn:(executable|special)"
+    rb"|File .+ is an? .+ while file .+ is an? |Files .+ differ$"
+)
 DEV_NULL = b"/dev/null"
 
 Line = tuple[bytes, int]
@@ -153,6 +161,8 @@ def read_sections(lines: Sequence[bytes]) -> tuple[list[Section], list[tuple[int
         else:
             if line.startswith((b"diff --cc ", b"diff --combined ")):
                 faults.append((at, "this is the diff of a merge, against several parents"))
+            elif _NOT_HELD.match(line):
+                faults.append((at, f"the diff does not hold this change: {one_line(line.decode('utf-8', 'replace'))}"))
             elif line.startswith(b"@@ "):
                 what = "a hunk stands here without the names of its file"
                 faults.append(
@@ -208,10 +218,10 @@ def _gnu_section(lines: Sequence[bytes], at: int) -> tuple[Section, int]:
     old, new = parse_name(lines[at][4:]), parse_name(lines[at + 1][4:])
     hunk = _HUNK.match(lines[at + 2])
     empty = [hunk is not None and hunk[n] == b"0" for n in (2, 4)]
-    if old == DEV_NULL or (empty[0] and (_EPOCH.search(lines[at]) or hunk[1] == b"0" if hunk else False)):
+    if old == DEV_NULL or (hunk and empty[0] and (_ABSENT.search(lines[at]) or not _DATED.search(lines[at]))):
         old = DEV_NULL
         section.extended.append((b"new file mode 100644", at))
-    elif new == DEV_NULL or (empty[1] and _EPOCH.search(lines[at + 1])):
+    elif new == DEV_NULL or (empty[1] and _ABSENT.search(lines[at + 1])):
         new = DEV_NULL
         section.extended.append((b"deleted file mode 100644", at))
     section.names = old, new

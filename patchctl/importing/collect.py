@@ -113,7 +113,10 @@ def _files(source: Path, left: list[Left], notes: Notebook) -> list[Path]:
         if file.name.startswith("."):
             continue
         if file.is_file() and file.name.lower().endswith(SUFFIXES):
-            found.append(file)
+            if file.stat().st_size:
+                found.append(file)
+            else:  # `git format-patch` of an empty commit
+                left.append(Left(_shown(file), "empty"))
         else:
             left.append(Left(_shown(file), "no name of a mail or a patch"))
     return found

@@ -227,7 +227,7 @@ def _laid(
     if result.pack is not None:
         bring_pack(result.pack, store / "objects" / "pack")
     name = f"{stack.upstream}/{stack.name}"
-    way = f"`patchctl edit {name}`, {{command}} there, then `patchctl export {name}`"
+    way = f"`patchctl edit {name}`, {{command}} there with the trailers of docs/writing-patches.md, then `patchctl export {name}`"
     with ObjectReader(store) as reader:
         match = BaseMatch(reader, reader.files(result.tip_tree), options, base.form, way)
         return _Ground(base, existing, result, store), match, [match.add(foreign) for foreign in series]

@@ -98,7 +98,8 @@ def _mend_header(mail: Mail, notes: Notebook) -> bytes:
 def _recode(mail: Mail, text: bytes, notes: Notebook) -> bytes:
     """UTF-8 of a mail that does not say its character set; `git am` takes such bytes for ISO-8859-1."""
     lines = text.split(b"\n")
-    end = lines.index(b"") if b"" in lines else len(lines)
+    # A diff without a header has no words: none of its bytes are anybody's to recode.
+    end = next((i for i, line in enumerate(lines) if line == b"" or ends_message(line)), len(lines))
     if any(
         re.match(rb"(?i)content-type:.*charset|content-transfer-encoding: *(base64|quoted)", x) for x in lines[:end]
     ):

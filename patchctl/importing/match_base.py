@@ -30,6 +30,7 @@ from patchctl.stack.tree_lists import read_tree_list
 
 ABSENT = "0" * 40
 _IS_IN = "leave it out: the stack has it"
+_EXACT = "its lines apply exactly all the same: --repair, or --repair-only ids, takes it"
 _BARE = re.compile(rb"\s*(?:diff |--- |Index: |\*\*\* )")
 _DEEPEST = 12
 PinFiles = Callable[[Stack], Files]
@@ -65,6 +66,8 @@ class BaseMatch:
         self._broken: dict[bytes, str] = {}  # files that a patch with a fault was to change: what follows says nothing
         self._writers: dict[bytes, str] = {}
         self._known: list[Stripping] = []
+        self._leaving: set[bytes | None] = set()  # names that the patch at hand takes away
+        self._base = files
         self.files: Files = dict(files)
         self.faults: list[ImportFault] = []
         self.lacking = False
@@ -83,6 +86,7 @@ class BaseMatch:
             paths = section.paths(found.parts, self._options.maps)
             if paths is not None and paths[1] not in {c.path for c in changes}:
                 self._broken[paths[1]] = foreign.shown
+        self._leaving = {c.old_path for c in changes if c.kind in ("delete", "rename")}
         after = [self._change(matched, change) for change in changes]
         for change in changes:
             if change.old_path is not None and change.kind in ("delete", "rename"):
@@ -115,13 +119,19 @@ class BaseMatch:
             what = f"{path_text(change.path)} is already as this patch leaves it{self._by(change)}"
             raise DoesNotApply(what, hint=_IS_IN)
         if stale and "ids" not in self._options.repair:
-            raise DoesNotApply(self._mismatch(change, old))
+            exact = True
+            try:
+                apply_change(change, content, matched.foreign.shown)
+            except DoesNotApply:
+                exact = False
+            raise DoesNotApply(self._mismatch(change, old), hint=_EXACT if exact else None)
         data = apply_change(change, content, matched.foreign.shown)
         oid = object_id("blob", data)
         self._settle_ids(matched, change, old, oid, stale)
         if change.new_path is None:
             return None
-        if change.kind != "modify" and change.new_path in self.files and change.new_path != change.old_path:
+        there = change.new_path in self.files and change.new_path not in self._leaving
+        if change.kind != "modify" and there and change.new_path != change.old_path:
             raise DoesNotApply(f"{path_text(change.new_path)} is there already{self._by(change)}")
         return _After(change.new_path, TreeEntry(change.new_mode or (old.mode if old else REGULAR), oid), data)
 
@@ -189,14 +199,28 @@ class BaseMatch:
 
     def _fault(self, matched: Matched, change: FileChange, error: DoesNotApply) -> None:
         line = error.where.line if error.where and error.where.line else change.line
-        way = self._way.format(command=_git_command(matched.foreign, lost=self._lost_ends(change)))
-        hint = _IS_IN if error.hint == _IS_IN else self._placed(matched) or way
+        way = self._way.format(command=self._git_command(matched, lost=self._lost_ends(change)))
+        hint = error.hint if error.hint in (_IS_IN, _EXACT) else self._placed(matched) or way
         if self.lacking and self._form == "sdist" and "is not in the tree" in error.what:
             hint = "--mirror UPSTREAM=URL: a git repository has every file"
         what = error.what
         if self._lost_ends(change):
             what += "; the file has CRLF line ends, and the patch lost them"
         self.faults.append(matched.foreign.fault(line - 1, "does-not-apply", what, hint))
+
+    def _git_command(self, matched: Matched, *, lost: bool) -> str:
+        """What git takes such a file with, in a work tree of the stack: `git am` knows mails alone, and merges where it has the blobs."""
+        file = matched.foreign.message.mail.file
+        file = shlex.quote(os.path.abspath(file) if os.path.exists(file) else file)
+        ids = {s.old_id for s in matched.foreign.sections if s.moves or not s.is_new}
+        known = {e.id[: len(i)] for i in ids for e in (*self._base.values(), *self.files.values())}
+        merges = "" not in ids and ids <= known and not lost
+        more = " --ignore-whitespace" if lost else ""
+        if matched.stripping.parts != 1:
+            more += f" -p{matched.stripping.parts}"
+        if not _BARE.match(matched.foreign.message.mail.data):
+            return f"`git am{' -3' if merges else ' --reject'}{more} {file}`"
+        return f"`git apply{' --3way' if merges else ' --index'}{more} {file}` and `git commit`"
 
     def _lost_ends(self, change: FileChange) -> bool:
         """Whether the file here ends its lines with CRLF and the patch does not: a web page or a mail took them away."""
@@ -220,17 +244,6 @@ class BaseMatch:
         tops = dict.fromkeys(os.fsdecode(c.path).split("/")[0] for c in matched.changes)
         maps = " ".join(f"--map {shlex.quote(f'{top}={folder}{top}')}" for top in tops)
         return f"{maps}: the patch was made in {folder}"
-
-
-def _git_command(foreign: Foreign, *, lost: bool) -> str:
-    """What git takes such a file with, in a work tree of the stack: `git am` knows mails alone."""
-    file = foreign.message.mail.file
-    file = shlex.quote(os.path.abspath(file) if os.path.exists(file) else file)
-    more = " --ignore-whitespace" if lost else ""
-    if not _BARE.match(foreign.message.mail.data):
-        return f"`git am{more or ' -3'} {file}`"
-    three_way = " --3way" if not lost and all(s.old_id for s in foreign.sections if not s.is_new) else ""
-    return f"`git apply{more or three_way} {file}` and `git commit -a`"
 
 
 def _said(found: Stripping) -> str:

@@ -75,13 +75,13 @@ def quote(name: bytes) -> bytes:
 
 
 def parse_name(text: bytes) -> bytes:
-    """Read the name after `---` or `+++`: quoted, or up to a tab."""
+    """Read the name after `---` or `+++`: quoted or not, up to a tab."""
     if text.startswith(b'"'):
         try:
             name, rest = unquote(text)
         except ValueError:
             return text
-        return text if rest.rstrip(b"\t") else name
+        return name if not rest or rest.startswith(b"\t") else text
     return text.split(b"\t", 1)[0] if b"\t" in text else text
 
 

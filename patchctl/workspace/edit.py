@@ -144,14 +144,14 @@ def read_edit_tree(folder: Path, stack: Stack) -> tuple[str, list[CommitInfo]]:
         raise WrongUse(f"{folder} stands on another pin than {stack.upstream}/{stack.name} has now", hint=hint)
     tree = tree_of(folder)
     refuse_operation(tree)
-    open_changes = _uncommitted(tree, marks_in(tree))
+    open_changes = _uncommitted(tree, marks_in(tree)) + [os.fsdecode(p) for p in tree.work.untracked()]
     if not open_changes:
         _check_whole(folder)
     if open_changes:
         raise LocalEdits(
             f"{folder} has changes that are not committed",
             open_changes,
-            hint="commit them; only commits become patches",
+            hint="commit them, or remove what is no part of a patch; only commits become patches",
         )
     return noted["base"], commits_between(folder, noted["base"])
 

@@ -835,3 +835,102 @@ def test_what_is_no_character_set_is_wrong_use(bring: Import, repo: Repository, 
 def test_an_mbox_of_many_empty_mails_makes_no_files(bring: Import, tmp_path: Path) -> None:
     (tmp_path / "a.mbox").write_bytes(b"From me Thu Jan  1 00:00:00 2026\n\n" * 6000)
     assert "holds 6000 mails, and 5000 at most are taken" in bring(tmp_path / "a.mbox", "--stack", "zoo/v1", code=2)
+
+
+SAYS = ("--author", "patchctl <patchctl@localhost>", "--date", "2026-11-21 10:00:00 +0800", "--repair")
+NOT_HELD = {
+    "binary": "Binary files a/zoo/ape.bin and b/zoo/ape.bin differ",
+    "one-side": "Only in b/zoo: new.py",
+    "svn-binary": "Cannot display: file marked as a binary type.",
+    "svn-mode": "Added: svn:executable",
+    "kind": "File a/zoo/ape.py is a regular file while file b/zoo/ape.py is a symbolic link",
+}
+
+
+@pytest.mark.parametrize("kind", NOT_HELD)
+def test_what_a_foreign_diff_only_mentions_is_a_fault(
+    bring: Import, repo: Repository, tmp_path: Path, kind: str
+) -> None:
+    """`git apply` passes over it, and the change is lost."""
+    one_change(repo)
+    plain = foreign.gnu(repo.mail())
+    (tmp_path / "a.diff").write_bytes(plain + NOT_HELD[kind].encode() + b"\n")
+    said = bring(tmp_path / "a.diff", "--stack", "zoo/v1", *SAYS, code=2)
+    assert f"the diff does not hold this change: {NOT_HELD[kind]}" in said
+
+
+def gnu_diff(repo: Repository, tmp_path: Path) -> Path:
+    """What GNU diff prints of the work tree against the pin."""
+    repo.git("worktree", "add", "--quiet", "--detach", str(tmp_path / "a"), repo.base)
+    shutil.copytree(repo.folder, tmp_path / "b", symlinks=True)
+    command = ["diff", "-ruN", "--exclude=.git", "a", "b"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, check=False, env={**os.environ, "LC_ALL": "C"})
+    assert done.returncode == 1
+    (tmp_path / "x.diff").write_bytes(done.stdout)
+    return tmp_path / "x.diff"
+
+
+def test_names_and_bytes_of_gnu_diffs(bring: Import, repo: Repository, tmp_path: Path) -> None:
+    """Names with blanks and beyond ASCII are quoted, with a time behind; bytes that are no UTF-8 stay; an empty file is filled."""
+    (repo.folder / "zoo/a b.py").write_text("x = 1\n")
+    (repo.folder / "zoo/gr\u00fc\u00dfe.py").write_text("x = 2\n")
+    (repo.folder / "zoo/latin.txt").write_bytes(b"caf\xe9\n")
+    (repo.folder / "zoo/__init__.py").write_text("y = 1\n")
+    (repo.folder / "old.txt").unlink()
+    repo.commit("names")
+    data = bring.json(gnu_diff(repo, tmp_path), "--stack", "zoo/v1", *SAYS)
+    assert data["tip_tree"] == repo.tree
+
+
+def test_a_file_that_goes_in_a_diff_of_svn(bring: Import, repo: Repository, tmp_path: Path) -> None:
+    (repo.folder / "old.txt").unlink()
+    repo.commit("old goes")
+    text = "--- old.txt\t(revision 5)\n+++ old.txt\t(nonexistent)\n@@ -1 +0,0 @@\n-old\n"
+    (tmp_path / "svn.diff").write_text(text)
+    assert bring.json(tmp_path / "svn.diff", "--stack", "zoo/v1", *SAYS)["tip_tree"] == repo.tree
+
+
+def test_an_empty_commit_and_names_that_change_places(bring: Import, repo: Repository, tmp_path: Path) -> None:
+    one, other = repo.folder / "old.txt", repo.folder / "zoo/ape.py"
+    old, ape = one.read_text(), other.read_text()
+    one.write_text(ape)
+    other.write_text(old)
+    repo.commit("change places")
+    mail = repo.mail("HEAD", "-B", "-M")
+    assert b"rename from" in mail
+    folder = foreign.write_all(tmp_path / "mails", {"0001-places.patch": mail, "0002-empty.patch": b""})
+    data = bring.json(folder)
+    assert data["tip_tree"] == repo.tree == repo.am([mail])
+    assert [one["why"] for one in data["passed_over"]] == ["empty"]
+
+
+def test_hints_lead_into_the_tree(bring: Import, repo: Repository, tmp_path: Path) -> None:
+    """A patch for other contents, below a folder: git is told how many parts to take off, and not to merge what it has no blobs for."""
+    edit(repo, 0)
+    repo.commit("ape: go one way")
+    repo.replace("zoo/ape.py", "value + 2 * 0\n", "value + 222\n")
+    repo.commit("ape: go another way")
+    mail = paths_below("x/y/")(repo.mail())
+    (tmp_path / "a.patch").write_bytes(mail)
+    said = bring(tmp_path / "a.patch", code=4)
+    assert "git am --reject -p3 " in said and "with the trailers of docs/writing-patches.md" in said
+    repo.git("reset", "--quiet", "--hard", repo.base)
+    repo.replace("zoo/ape.py", "value + 29\n", "value + 2929\n")
+    repo.commit("ape: end differently")
+    edit(repo, 0)
+    repo.commit("ape: begin differently")
+    (tmp_path / "b.patch").write_bytes(repo.mail())
+    assert "its lines apply exactly all the same: --repair" in bring(tmp_path / "b.patch", code=4)
+    bring(tmp_path / "b.patch", "--repair-only", "ids")
+
+
+def test_export_takes_no_work_tree_with_files_that_no_commit_has(
+    bring: Import, repo: Repository, tmp_path: Path
+) -> None:
+    one_change(repo)
+    (tmp_path / "a.patch").write_bytes(repo.mail())
+    bring(tmp_path / "a.patch")
+    bring(verb="lock")
+    bring("zoo", "--dir", tmp_path / "edit", verb="edit")
+    (tmp_path / "edit/zoo/new.py").write_text("new\n")
+    assert "zoo/new.py" in bring("zoo/v1", "--dir", tmp_path / "edit", code=5, verb="export")

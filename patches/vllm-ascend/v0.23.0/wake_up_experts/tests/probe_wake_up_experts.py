@@ -44,6 +44,7 @@ class Run:
         self.llm = npu_engine.small_llm(MODEL, enable_sleep_mode=True)
         self.worker = self.llm.llm_engine.model_executor.driver_worker.worker
         self.model = self.worker.model_runner.model
+        self.held = 0
 
     def tokens(self):
         params = vllm.SamplingParams(temperature=0, max_tokens=TOKENS, ignore_eos=True)
@@ -71,7 +72,7 @@ class Run:
         self.model.load_weights(expert_by_expert(self.hf.state_dict()))
         process_weights_after_loading(self.model, self.worker.model_config, torch.device("cpu"))
         gc.collect()
-        self.held = sum(weight() is not None for weight in laid_out)
+        self.held += sum(weight() is not None for weight in laid_out)
         self.llm.wake_up(tags=["kv_cache"])
         return self.tokens()
 
@@ -125,8 +126,7 @@ def main():
         except Exception as error:
             result[name] = f"{type(error).__name__}: {error}"
             break
-        if name == "updated":
-            result["held"] = run.held
+        result["held"] = run.held
     print(json.dumps(result))
 
 

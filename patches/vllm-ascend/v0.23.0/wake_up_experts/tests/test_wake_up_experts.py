@@ -26,10 +26,12 @@ def made(upstream: Upstream, tiny_models: TinyModels) -> Any:
 @pytest.mark.on
 @pytest.mark.parametrize("step", ["woken", "woken twice", "idle", "updated again"])
 def test_experts_wake_up_as_they_fell_asleep(made: Any, step: str) -> None:
-    """With the weights that they had, where nobody loads any; upstream's next step ends with an error about shapes, and nothing is behind it."""
+    """With the weights that they had, where nobody loads any; upstream's next step ends with an error about shapes, and nothing is behind it.
+    Where somebody does, what was laid out for that is freed."""
     assert step in made, made
     tokens, hugging_faces = made[step]
     assert tokens == hugging_faces
+    assert made["held"] == 0
 
 
 @pytest.mark.off
