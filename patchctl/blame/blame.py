@@ -14,6 +14,7 @@ at the end, and colours are anywhere.
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -22,13 +23,14 @@ from functools import cached_property
 from pathlib import Path
 from typing import Annotated
 
-from patchctl.blame.line_owners import line_before, matching, owners_by_git, owners_of
+from patchctl.blame.line_owners import Owned, line_before, matching, owners_by_git, owners_of
 from patchctl.catalog.pages import PageEntry
 from patchctl.doc import Doc, Spread
 from patchctl.errors import DoesNotApply, PatchctlError, SourceUnavailable, WrongUse
 from patchctl.git.catfile import ObjectReader
 from patchctl.git.objects import object_id
 from patchctl.manifest.distribution import Distribution
+from patchctl.manifest.types import Stack
 from patchctl.os_errors import regular_file
 from patchctl.patch.hunks import apply_change, split_lines
 from patchctl.source.types import SourceOptions
@@ -120,7 +122,9 @@ def frames(text: str) -> list[Frame]:
     return found
 
 
-_ESCAPED = re.compile(r'File \\?"[^"]+", line \d+.*?\\n')
+_WITHIN = re.compile(r'File \\?"[^"]+", line \d+')
+_ESCAPE = re.compile(r"\\(?:u([0-9a-fA-F]{4})|(.))")
+_ESCAPES = {"n": "\n", "t": "\t", "r": "\r", '"': '"', "'": "'", "\\": "\\", "/": "/"}
 _PROCESS = re.compile(r"\([^()]*\bpid=[^()]*\)|\[(?:default|rank)\d+\]")
 _MOST_BETWEEN = 64  # lines of other processes
 
@@ -132,7 +136,9 @@ def _unescaped(line: str) -> list[str]:
             return str(json.loads(line)["log"]).splitlines()
         except (ValueError, RecursionError):
             pass
-    return line.replace('\\"', '"').split("\\n") if _ESCAPED.search(line) else [line]
+    if _WITHIN.search(line, 0, max(line.rfind("\\n"), 0)):
+        return _ESCAPE.sub(lambda e: chr(int(e[1], 16)) if e[1] else _ESCAPES.get(e[2], e[0]), line).splitlines()
+    return [line]
 
 
 def _below(lines: Sequence[str], number: int, before: str) -> str:
@@ -207,7 +213,9 @@ class Blamed:
 
 UPSTREAM, EDIT = "upstream", "edit"
 _NO_SOURCE = "the file is not here, and its source is neither in the cache nor in a mirror"
-_NO_CODE = "the file is not here, and the traceback shows no code of it: name a workspace that has it with --workspace"
+_NO_CODE = (
+    "the file is not here, and the traceback shows no code of it: --workspace names a workspace as that machine has it"
+)
 
 
 def places_in(text: str) -> list[SourceLine]:
@@ -231,7 +239,11 @@ class Blame:
         self._dist = dist
         self._options = replace(options, offline=True)
         self._states = {w: s for w in workspaces if (s := load_state(w)) is not None}
+        self._named = list(self._states.items())
         self._seen: set[Path] = set()
+        self._patches: dict[tuple[str, str], list[StackPatch]] = {}
+        self._owned: dict[tuple[str, str, bytes, bytes, tuple[int, ...]], Owned | None] = {}
+        self._fitting: dict[tuple[str, str, bytes, str], tuple[bool, bool]] = {}
         self._read: dict[tuple[str, str, bytes], tuple[bytes | None, bytes | None] | None] = {}
 
     def all(self, places: Sequence[SourceLine]) -> list[Blamed]:
@@ -253,7 +265,8 @@ class Blame:
             return Blamed(place, None, why="no upstream has a file of this name")
         content = regular_file(file, _LARGEST_SOURCE)
         if content is None:
-            return self._by_text(place, candidates, together)
+            named = (self._in_named(place, tree, path, w, s) for tree, path in candidates for w, s in self._named)
+            return next(filter(None, named), None) or self._by_text(place, candidates, together)
         return self._by_content(place, candidates, content)
 
     # a workspace
@@ -279,6 +292,20 @@ class Blame:
                 if path.is_relative_to(one.folder) and (content := regular_file(path, _LARGEST_SOURCE)) is not None:
                     return self._in_tree(place, one, tree, path, content)
         return None
+
+    def _in_named(
+        self, place: SourceLine, tree: KnownTree, path: bytes, workspace: Path, state: WorkspaceState
+    ) -> Blamed | None:
+        """Attribute a line of a file that is elsewhere by the workspace that was named, if that reads as the traceback shows."""
+        there = state.trees.get(tree.upstream)
+        if there is None or there.stack != tree.stack.name:
+            return None
+        one = Tree.of(workspace, tree.upstream, there)
+        file = one.folder / os.fsdecode(path)
+        content = regular_file(file, _LARGEST_SOURCE)
+        if content is None or place.said not in (None, _text(content, place.line)):
+            return None
+        return self._in_tree(place, one, there, file, content)
 
     def _in_tree(self, place: SourceLine, tree: Tree, state: TreeState, file: Path, content: bytes) -> Blamed | None:
         path = file.relative_to(tree.folder).as_posix()
@@ -340,8 +367,11 @@ class Blame:
     def _of_state(
         self, answer: Blamed, tree: KnownTree, path: bytes, content: bytes, numbers: Sequence[int], line: int
     ) -> Blamed:
-        patches = load_patches(self._dist, tree.stack)
-        owned = owners_of(path, content, [patches[n] for n in numbers])
+        patches = self._patches_of(tree.stack)
+        key = (tree.upstream, tree.stack.name, path, content, tuple(numbers))
+        if key not in self._owned:
+            self._owned[key] = owners_of(path, content, [patches[n] for n in numbers])
+        owned = self._owned[key]
         if owned is None:
             return replace(answer, why="the patches that it holds cannot be taken back from it")
         number = owned.owners[line - 1]
@@ -381,20 +411,29 @@ class Blame:
     def _by_text_of(self, place: SourceLine, tree: KnownTree, path: bytes, together: Sequence[SourceLine]) -> Blamed:
         shown = path.decode("utf-8", "replace")
         answer = Blamed(place, None, tree.upstream, tree.stack.name, shown, text=place.said)
+        if all(one.said is None for one in together):
+            return replace(answer, why=_NO_CODE)
         versions = self._versions(tree, path)
         if versions is None:
             return replace(answer, why=_NO_SOURCE)
-        before, patched = versions
-        if all(one.said is None for one in together):
-            return replace(answer, why=_NO_CODE)
+        patched = versions[1]
         answer = replace(answer, told_by="traceback")
-        plain = _fits(before, together)
-        if patched is None or not _fits(patched, together):
+        key = (tree.upstream, tree.stack.name, path, place.file)
+        if key not in self._fitting:
+            self._fitting[key] = _fits(versions[0], together), _fits(patched, together)
+        plain, fits = self._fitting[key]
+        if patched is None or not fits:
             why = "the file is not here, and its lines are not those of any known pin, patched or not"
             return replace(answer, owner=UPSTREAM) if plain else replace(answer, told_by=None, why=why)
         found = self._of_state(answer, tree, path, patched, tree.touched.get(path, ()), place.line)
         same = plain and found.owner != UPSTREAM
         return replace(found, why="the unpatched file reads the same there") if same else found
+
+    def _patches_of(self, stack: Stack) -> list[StackPatch]:
+        key = (stack.upstream, stack.name)
+        if key not in self._patches:
+            self._patches[key] = load_patches(self._dist, stack)
+        return self._patches[key]
 
     def _versions(self, tree: KnownTree, path: bytes) -> tuple[bytes | None, bytes | None] | None:
         """Return the file without and with the whole stack; None if no source is available offline."""
@@ -410,13 +449,13 @@ class Blame:
             base = places.base()
             with ObjectReader(base.repo) as reader:
                 before = RevisionTree(reader, base.tree).read(path)
-            return before, _after(path, before, load_patches(self._dist, tree.stack))
+            return before, _after(path, before, self._patches_of(tree.stack))
         except (SourceUnavailable, DoesNotApply):
             return None
 
     def _with_patch(self, answer: Blamed, owner: str) -> Blamed:
         stack = self._dist.stacks.get((answer.upstream or "", answer.stack or ""))
-        patches = load_patches(self._dist, stack) if stack is not None and owner != UPSTREAM else []
+        patches = self._patches_of(stack) if stack is not None and owner != UPSTREAM else []
         patch = next((p for p in patches if p.feature == owner), None)
         if stack is None or patch is None:
             return replace(answer, owner=owner)
@@ -464,9 +503,13 @@ def _after(path: bytes, before: bytes | None, patches: Sequence[StackPatch]) -> 
 def _fits(content: bytes | None, places: Sequence[SourceLine]) -> bool:
     """Whether the file has every line whose text the traceback shows."""
     told = [p for p in places if p.said is not None]
-    return content is not None and bool(told) and all(_text(content, p.line) == p.said for p in told)
+    lines = split_lines(content) if content is not None else []
+    return bool(told) and all(_line(lines, p.line) == p.said for p in told)
 
 
 def _text(content: bytes, line: int) -> str | None:
-    lines = split_lines(content)
+    return _line(split_lines(content), line)
+
+
+def _line(lines: Sequence[bytes], line: int) -> str | None:
     return lines[line - 1].decode("utf-8", "replace").strip() if line <= len(lines) else None

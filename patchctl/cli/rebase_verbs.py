@@ -128,7 +128,7 @@ def drift_command(
         found = [_with_proofs(app, one, sources.options(), quiet=output != "text") for one in found]
     news = None if earlier is None else earlier.news(found)
     shown = Shown(Report(drift_findings(found, news), not_looked_at(found)), "drift", dist.root)
-    text = partial(drift_text, found, news, verbose=verbose)
+    text = partial(drift_text, found, news, verbose=verbose, mirrors=sources.kept())
     data = DriftOutput(found, (), exit_code(found), *((news.broke, news.appeared) if news else ()))
     print_findings(app, output, shown, data, text)
     if any(one.unavailable for one in found) and not skip_unavailable:

@@ -93,7 +93,13 @@ def _machine(
     if any(f.blocks for f in basics):
         return  # manifests cannot be read without the dependencies, nor the cache without git
     try:
-        yield check_ssh_keygen(app.user_config.bundles)
+        config = app.user_config
+    except BadManifest as error:
+        hint = error.hint or message("mend the file, or set {variable} to another", variable="PATCHCTL_CONFIG")
+        yield looked_at("machine", "configuration", "error", str(error), hint)
+        return
+    try:
+        yield check_ssh_keygen(config.bundles)
         dist = _distribution(app, profile)
         stacks = _stacks(dist, profile) if dist else []
         yield from check_cache(app.cache_folder, _files(dist, stacks) if dist else None)
@@ -153,7 +159,8 @@ def script_command(app: App, name: str | None, arguments: tuple[str, ...]) -> No
     scripts = scripts_of(app.found_root)
     if name is None:
         width = max(map(len, scripts), default=0)
-        print("\n".join(f"{script:<{width}}  {about(file)}" for script, file in scripts.items()))
+        lines = [f"{script:<{width}}  {about(file)}" for script, file in scripts.items()]
+        print("\n".join(lines or ["this distribution has no scripts"]))
         return
     run_script(app, name, arguments)
 
@@ -176,7 +183,7 @@ def run_script(app: App, name: str, arguments: Sequence[str]) -> NoReturn:
 
     scripts = scripts_of(app.found_root)
     if name not in scripts:
-        hint = "`patchctl script` lists them"
+        hint = "`patchctl script` lists them" if scripts else None
         raise WrongUse(f"the distribution has no script {quoted(name)}{did_you_mean(name, scripts)}", hint=hint)
     python = os.environ.get("PATCHCTL_TORCH_PYTHON") or sys.executable
     line = ["bash" if name.endswith(".sh") else python, str(scripts[name]), *arguments]

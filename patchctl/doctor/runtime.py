@@ -147,7 +147,7 @@ def package_findings(found: Sequence[PackageDifference], python: str, profile: P
     """Report an interpreter's differences from a profile's lock: important ones each, the rest together."""
     from patchctl.requirements.interpreter import summary
 
-    todo = message("patchctl requirements {options} prints the pip commands", options=profile.options)
+    todo = message("patchctl requirements {options} prints the lock, for pip install -r", options=profile.options)
     matter = [d for d in found if d.matters]
     for one in matter[:_SHOWN]:
         level: Level = "error" if one.kind == "missing" else "warning"

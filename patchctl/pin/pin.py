@@ -39,7 +39,14 @@ _FILES = {
 }
 UNKNOWN = "NOASSERTION"  # SPDX's word for a licence that no one has looked up
 _IGNORED = "build/\nedit/\nworkspace/\n__pycache__/\n"
-_ENTRIES = ("manifests", "patches", ".gitignore", *dict.fromkeys(name.partition("/")[0] for name in _FILES))
+_ATTRIBUTES = "# Patches are bytes: core.autocrlf may not change their line ends.\n* -text\n"
+_ENTRIES = (
+    "manifests",
+    "patches",
+    ".gitignore",
+    ".gitattributes",
+    *dict.fromkeys(name.partition("/")[0] for name in _FILES),
+)
 _NO_PACKAGES = {"test", "tests", "doc", "docs", "example", "examples", "benchmark", "benchmarks", "scripts", "tools"}
 
 
@@ -389,6 +396,7 @@ def begin_distribution(
         text = Template((_TEMPLATES / template).read_text(encoding="utf-8")).substitute(name=name, folder=folder)
         _write(root / path, text)
     _write(root / ".gitignore", _IGNORED)
+    _write(root / ".gitattributes", _ATTRIBUTES)
     notes = [
         *pinned.notes,
         "put your patchctl's address into .github/workflows/patches.yml in place of OWNER/patchctl@TAG",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -74,9 +75,11 @@ class DriftOutput:
     ] = None
 
 
-def drift_text(stacks: Sequence[StackDrift], news: News | None, style: Style, *, verbose: bool) -> Iterator[str]:
+def drift_text(
+    stacks: Sequence[StackDrift], news: News | None, style: Style, *, verbose: bool, mirrors: Sequence[str] = ()
+) -> Iterator[str]:
     """Yield totals, a line per stack, those with work first, and what newly broke; then a table for a stack on several releases,
-    and with `verbose` each patch of one on a single release."""
+    and with `verbose` each patch of one on a single release. `mirrors`, NAME=URL, are where the run found the releases."""
     yield _summary(stacks, news, style)
     work = {id(stack): _work(stack) for stack in stacks}
     width = max((len(f"{s.upstream}/{s.stack}") for s in stacks), default=0)
@@ -88,7 +91,10 @@ def drift_text(stacks: Sequence[StackDrift], news: News | None, style: Style, *,
         where = f"{one.upstream}/{one.stack} on {one.release}: {one.feature}"
         yield f"{style.bad('newly broken')} {visible_line(where)}: {one_line(one.why)}"
     if todo := [s for s in stacks if s.releases and _is_to_rebase(s.releases[-1])]:
-        yield f"next: patchctl rebase {todo[0].upstream}/{todo[0].stack} --to {visible_line(todo[0].releases[-1].release)}"
+        first = todo[0]
+        found = [word for one in mirrors if one.startswith(f"{first.upstream}=") for word in ("--mirror", one)]
+        words = ["rebase", f"{first.upstream}/{first.stack}", "--to", first.releases[-1].release, *found]
+        yield f"next: patchctl {visible_line(shlex.join(words))}"
     for stack in stacks:
         yield from _stack(stack, style, verbose=verbose)
     if any(len(s.releases) > 1 for s in stacks):

@@ -283,7 +283,8 @@ class UpstreamReleases:
     def _unavailable(self, name: str) -> SourceUnavailable:
         asked = [*self._anywhere.tried, *self._index_tried]
         tried = list(dict.fromkeys(asked)) or [Tried(f"cache {self._options.cache}", "not there")]
-        hint = f"name a tag, a branch, a full commit id or a version; --mirror {self._name}=URL adds a git repository"
+        adds = f"--mirror {self._name}=URL adds a git repository"
+        hint = adds if name == LATEST else f"name a tag, a branch, a full commit id or a version; {adds}"
         return SourceUnavailable(f"{self._name}: no place has {one_line(name)}", tried, hint=hint)
 
     # git

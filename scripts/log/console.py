@@ -8,6 +8,7 @@ end, beside lines of a thousand workers, and more than once where a run was resu
 from __future__ import annotations
 
 import gzip
+import itertools
 import math
 import re
 import sys
@@ -92,10 +93,11 @@ class Run:
         """Every metric that some step has, as they came."""
         return list(dict.fromkeys(key for _, values in sorted(self.steps.items()) for key in values))
 
-    def missing(self) -> list[int]:
+    def missing(self) -> Iterator[int]:
         """Steps between the first and the last with training metrics that have none."""
-        trained = [step for step, values in self.steps.items() if any(not k.startswith(_NAMED_BY_DATA) for k in values)]
-        return sorted(set(range(min(trained), max(trained))) - set(trained)) if trained else []
+        trained = sorted(s for s, values in self.steps.items() if any(not k.startswith(_NAMED_BY_DATA) for k in values))
+        for step, after in itertools.pairwise(trained):
+            yield from range(step + 1, after)
 
 
 def same(left: float | None, right: float) -> bool:
@@ -117,7 +119,7 @@ def read_run(path: Path, name: str, advance: Callable[[int], None] = lambda coun
     else:
         with path.open("rb") as stream:
             _read(stream, run, advance)
-    gaps = run.missing()
+    gaps = list(itertools.islice(run.missing(), 11))
     if gaps:
         run.notes.append(f"no line for step {', '.join(map(str, gaps[:10]))}{', ...' if len(gaps) > 10 else ''}")
     return run

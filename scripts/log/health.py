@@ -47,8 +47,9 @@ def counted_devices(run: Run) -> int | None:
     keys = ("perf/total_num_tokens", "perf/time_per_step", "perf/throughput")
     for _, values in sorted(run.steps.items(), reverse=True):
         tokens, seconds, throughput = (values.get(key, math.nan) for key in keys)
-        if seconds > 0 and throughput > 0 and tokens > 0:
-            return round(tokens / (seconds * throughput))
+        if all(0 < value < math.inf for value in (tokens, seconds, throughput)):
+            devices = tokens / seconds / throughput
+            return round(devices) if math.isfinite(devices) else None
     return None
 
 

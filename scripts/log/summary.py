@@ -100,15 +100,15 @@ def _run_json(run: Run, found: Sequence[Hint]) -> dict[str, Any]:
         "steps": len(run.steps),
         "devices": counted_devices(run),
         "notes": run.notes,
-        "phases": [asdict(phase) for phase in phases(run)],
+        "phases": [{name: _or_null(value) for name, value in asdict(phase).items()} for phase in phases(run)],
         "hints": [asdict(hint) for hint in found],
         "metrics": {key: {name: _or_null(value) for name, value in asdict(f).items()} for key, f in metrics.items()},
         "unknown_metrics": [key for key in metrics if explanation(key) is None],
     }
 
 
-def _or_null(value: float) -> float | None:
-    return value if math.isfinite(value) else None
+def _or_null(value: Any) -> Any:
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def write_csv(runs: Sequence[Run], stream: IO[str]) -> None:

@@ -255,3 +255,23 @@ def test_a_broken_state_above_a_file_ends_nothing(made: Made, ws: Path, tmp_path
     (tmp_path / ".patchctl/state.json").write_text("{")
     shutil.copytree(ws / "greeter/greeter", tmp_path / "site/greeter")
     assert [r["told_by"] for r in crashed(made, tmp_path, run(PATCHED, tmp_path / "site"))] == ["content"] * 2
+
+
+def test_a_workspace_that_is_named_has_the_lines_of_a_container(made: Made, ws: Path, tmp_path: Path) -> None:
+    """Of a traceback without code, which nothing else can tell; where code is shown, it has to be that."""
+    text = run(PATCHED, ws / "greeter").replace(str(ws / "greeter"), "/opt/ws/greeter")
+    bare = "".join(f"{line}\n" for line in text.splitlines() if not line.startswith("    "))
+    said = crashed(made, tmp_path, bare, code=1)
+    assert [r["owner"] for r in said] == [None, None] and "--workspace" in said[0]["why"]
+    rows = crashed(made, tmp_path, bare, "-w", str(ws))
+    assert [(r["owner"], r["told_by"]) for r in rows] == [("loud", "workspace"), ("typo", "workspace")]
+    other = text.replace("return LOUD", "return  LOUD + 1 +")
+    assert [r["owner"] for r in crashed(made, tmp_path, other, "-w", str(ws), code=1)] == [None, "typo"]
+
+
+def test_a_traceback_in_a_line_of_json_or_repr(made: Made, ws: Path, tmp_path: Path) -> None:
+    """With a backslash in the code that it shows."""
+    text = run(PATCHED, ws / "greeter").replace("return LOUD", 'print(f"\\nLOUD \\u00e9") or LOUD')
+    for line in (json.dumps({"exc": text}), repr(text)):
+        rows = crashed(made, tmp_path, line)
+        assert 'print(f"\\nLOUD \\u00e9") or LOUD' in rows[0]["said"], rows

@@ -362,6 +362,13 @@ def test_manifests_that_cannot_be_read_are_a_finding(tmp_path: Path) -> None:
     assert found["manifests"]["level"] == "missing" and "full.yaml" in found["manifests"]["what"]
 
 
+def test_a_configuration_that_cannot_be_read_is_a_finding_of_its_own(made: Made, tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_text("mirrors: {greeter: /srv/mirrors/greeter}\n")
+    for file in ("/nowhere/config.yaml", str(tmp_path / "config.yaml")):
+        row = doctor(made, 1, env={"PATCHCTL_CONFIG": file})["configuration"]
+        assert file in row["what"] and row["todo"]
+
+
 def test_in_chinese_no_english_sentence_is_left(made: Made) -> None:
     assert english_in(made.good("doctor"))  # the pattern finds them
     for args in ((), ("--profile", "full"), ("--offline",)):

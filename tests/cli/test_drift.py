@@ -180,6 +180,14 @@ def test_lost_names_the_commit_and_what_builds_on_it_is_lost_too(made: Made) -> 
     assert walked == [None, commit, commit]
 
 
+def test_the_next_command_has_the_mirrors_that_the_release_was_found_in(made: Made, tmp_path: Path) -> None:
+    release(made, "v2", {"greeter/hello.py": HELLO.replace("Helo, ", "Hi, ")})
+    mirror = tmp_path / "a mirror"
+    shutil.copytree(made.origins / "greeter", mirror)
+    done = made.patchctl("drift", "greeter", "--against", "v2", "--mirror", f"greeter={mirror}")
+    assert f"next: patchctl rebase greeter/v1 --to v2 --mirror 'greeter={mirror}'\n" in done.stdout
+
+
 def test_a_path_is_one_that_can_be_opened(tmp_path: Path) -> None:
     path = "greeter/größe.py"
     polite = replace(CALLING.patches[1], edits={**CALLING.patches[1].edits, path: "SIZE = 2\n"})

@@ -77,6 +77,7 @@ def test_to_a_proven_first_patch(origin: Made, tmp_path: Path) -> None:
     for name in (line.split()[1] for line in said.splitlines() if line.startswith("written")):
         assert (own / name).is_file(), name
     assert "no errors" in good(own, "verify")
+    assert "* -text" in (own / ".gitattributes").read_text().splitlines()
     assert "0 patches" in good(own, "apply", "--profile", "greeter")
 
     good(own, "new", "hours", "--stack", "greeter")
@@ -196,7 +197,9 @@ def test_what_cannot_be_begun_leaves_nothing(
     assert list(own.iterdir()) == []
 
 
-@pytest.mark.parametrize("there", ["manifests/notes.txt", "conftest.py", "tests/test_mine.py", ".gitignore"])
+@pytest.mark.parametrize(
+    "there", ["manifests/notes.txt", "conftest.py", "tests/test_mine.py", ".gitignore", ".gitattributes"]
+)
 def test_what_is_there_is_kept(origin: Made, tmp_path: Path, there: str) -> None:
     own = tmp_path / "own"
     write_files(own, {there: "mine\n"})

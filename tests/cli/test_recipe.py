@@ -76,6 +76,13 @@ def test_show_says_what_a_run_comes_to(made: Made) -> None:
     assert (found["steps"], found["kept"], found["kept_bytes"]) == (10, 1, found["checkpoint_bytes"])
 
 
+def test_a_patch_that_cannot_be_read_is_named_where_the_profile_has_it(made: Made) -> None:
+    patch = made.patch("loud")
+    patch.write_bytes(patch.read_bytes().replace(b"\n", b"\r\n"))
+    done = made.patchctl("recipe", "show", "full/loud")
+    assert done.returncode == 2 and patch.name in done.stderr and "internal" not in done.stderr
+
+
 def test_show_says_what_it_cannot_count(made: Made) -> None:
     text = made.good("recipe", "show", "full/loud")
     assert "steps: not known; --size train_rows=N says" in text

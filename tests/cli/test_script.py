@@ -63,6 +63,12 @@ def test_what_is_no_script_is_refused(made: Made, name: str) -> None:
     assert "`patchctl script` lists them" in done.stderr
 
 
+def test_a_distribution_without_scripts_says_so(tmp_path: Path) -> None:
+    made = make_distribution(tmp_path)
+    assert made.good("script") == "this distribution has no scripts\n"
+    assert "try:" not in made.patchctl("script", "train.sh").stderr
+
+
 def test_the_version_names_the_distribution(made: Made, tmp_path: Path) -> None:
     lines = [f"patchctl {__version__}", f"distribution: {made.root}", "releases: none"]
     assert made.good("--version").splitlines() == lines

@@ -135,6 +135,8 @@ def test_scripts(stranger: Stranger) -> None:
     assert "patchctl preflight" in plan and "verl.trainer.main_ppo" in plan
     assert "--explain" in stranger.good("script", "plot_log.py", "--help")
     assert "build -f Dockerfile" in stranger.good("script", "build_image.sh", "--dry-run")
+    for line in stranger.good("script").splitlines():
+        stranger.good("script", line.split()[0], "--help")
     assert list((stranger.folder / "tmp").iterdir()) == []
 
 

@@ -272,6 +272,19 @@ class TestRealLogs:
     def test_missing_steps_are_named(self, tmp_path: Path) -> None:
         (run,) = summary(written(tmp_path / "a.log", [printed(step, RUN) for step in (1, 4)]))
         assert run["notes"] == ["no line for step 2, 3"]
+        lines = [printed(1, RUN), "loader step:1764512345678 - queue:3"]
+        (run,) = summary(written(tmp_path / "b.log", lines), preexec_fn=little_memory)
+        assert run["notes"] == [f"no line for step {', '.join(map(str, range(2, 12)))}, ..."]
+
+    def test_figures_that_are_not_finite(self, tmp_path: Path) -> None:
+        odd = {
+            "perf/total_num_tokens": "inf",
+            "perf/time_per_step": 10.0,
+            "perf/throughput": 1.0,
+            "timing_s/gen": "nan",
+        }
+        (run,) = summary(written(tmp_path / "a.log", [printed(1, {**RUN, **odd})]))
+        assert run["devices"] is None
 
     def test_a_log_without_reshard_or_any_time(self, tmp_path: Path) -> None:
         (run,) = summary(written(tmp_path / "a.log", ["step:1 - critic/rewards/mean:0.5"]))

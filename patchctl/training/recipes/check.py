@@ -6,7 +6,7 @@ The packages that recipes and rewards need: what they say, compared with what th
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,8 +14,8 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from patchctl.check.patch_rules import LintRule
-from patchctl.check.series import Series, below, manifest_findings, read_series
-from patchctl.errors import BadManifest, PatchctlError
+from patchctl.check.series import Series, below, manifest_findings
+from patchctl.errors import BadManifest
 from patchctl.findings import Finding, Report, from_error
 from patchctl.manifest.diagnostics import InvalidManifest
 from patchctl.manifest.distribution import Distribution
@@ -23,6 +23,7 @@ from patchctl.manifest.load import Loaded
 from patchctl.requirements.lockfile import dependencies, imported
 from patchctl.requirements.sets import NamedSet
 from patchctl.stack.patches import StackPatch
+from patchctl.stack.plan import load_patches
 from patchctl.training.recipes.conditions import BadExpression
 from patchctl.training.recipes.keys import FOLDER, read_keys, unknown_keys
 from patchctl.training.recipes.read import Recipes, read_recipes
@@ -118,7 +119,7 @@ def _check_release(dist: Distribution, series: Series, recipes: Recipes, report:
         if series.broken:  # a patch that cannot be read has a switch that no one knows
             found = broken_rules(run, recipes.rules)
         else:
-            found = all_broken(dist, recipes, run, *_of_profile(dist, series, run.profile))
+            found = all_broken(dist, recipes, run, *_of_profile(dist, series.stacks, run.profile))
         for broken in found:
             rule = "recipe-needs" if broken.rule == "recipe-needs" else "recipe-rule"
             message = f"{run.title} breaks {broken.rule}: {broken}"
@@ -138,20 +139,19 @@ def all_broken(
 
 
 def features_and_switches(dist: Distribution, profile: str) -> tuple[list[str], list[Switch]]:
-    """The features that a profile applies, and what turns each on. Raises PatchctlError for a patch that cannot be read."""
-    report = Report()
-    series = read_series(dist, report)
-    if report.errors:
-        raise PatchctlError(report.errors[0].message, where=report.errors[0].file)
-    return _of_profile(dist, series, profile)
+    """The features that a profile applies, and what turns each on. Raises BadPatch for a patch that cannot be read."""
+    stacks = {key: load_patches(dist, dist.stacks[key]) for key in dist.profile(profile).stacks.items()}
+    return _of_profile(dist, stacks, profile)
 
 
-def _of_profile(dist: Distribution, series: Series, name: str) -> tuple[list[str], list[Switch]]:
+def _of_profile(
+    dist: Distribution, stacks: Mapping[tuple[str, str], Sequence[StackPatch]], name: str
+) -> tuple[list[str], list[Switch]]:
     profile = dist.profile(name)
     patches: list[StackPatch] = []
     for upstream, stack in profile.stacks.items():
         left_out = {f.partition("@")[0] for f in profile.without if f.partition("@")[2] in ("", upstream)}
-        patches += [p for p in series.stacks.get((upstream, stack), ()) if p.feature not in left_out]
+        patches += [p for p in stacks.get((upstream, stack), ()) if p.feature not in left_out]
     switches: list[Switch] = []
     for patch in patches:
         kind, _, rest = (patch.header.trailer("Switch") or "").partition(" ")

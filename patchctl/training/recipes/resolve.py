@@ -261,6 +261,8 @@ def _check_kind(key: str, value: str, known: Mapping[str, str]) -> None:
     is_number = own.startswith("=") or number(own) is not None
     if is_number and number(value) is None and not value.startswith(_NO_LITERAL) and value.lower() not in ("", "null"):
         raise WrongUse(f"{said}: the recipe has a number there, {quoted(own)}")
+    if own.startswith("=") and number(value) is not None and re.fullmatch(r"[+-]?[0-9_]+", value) is None:
+        raise WrongUse(f"{said}: Hydra reads a float there, and the recipe has a whole number, {quoted(own)}")
 
 
 def _sizes(written: Mapping[str, Resolved], own: Loaded[Recipe]) -> dict[str, Resolved]:

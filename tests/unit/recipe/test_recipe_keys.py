@@ -184,6 +184,8 @@ def test_an_unknown_word_stops_a_recipe() -> None:
         ("trainer.val_before_train", "off", "Hydra reads a word there"),
         ("actor_rollout_ref.rollout.gpu_memory_utilization", "80%", "the recipe has a number there"),
         ("data.train_batch_size", "many", "the recipe has a number there"),
+        ("data.train_batch_size", "1e3", "Hydra reads a float there"),
+        ("data.max_prompt_length", "1024.0", "Hydra reads a float there"),
     ],
 )
 def test_a_value_that_the_framework_would_take_for_another(key: str, value: str, said: str) -> None:
