@@ -16,9 +16,11 @@ from pathlib import Path
 
 from patchctl.__main__ import compose
 from patchctl.cli.app import App
+from patchctl.errors import PatchctlError
 from patchctl.identify.match import Identified, identify
 from patchctl.manifest.distribution import Distribution
 from patchctl.stack.tree_lists import known_trees
+from patchctl.terminal.text import render_error
 from patchctl.workspace.imports import find_imports
 
 WRONG_USE, NOT_THE_PIN = 2, 3
@@ -93,4 +95,8 @@ def say(text: str) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main(*sys.argv[1:]))
+    try:
+        sys.exit(main(*sys.argv[1:]))
+    except PatchctlError as error:
+        render_error(error, as_json=False, program="find_trees.py")
+        sys.exit(error.code)

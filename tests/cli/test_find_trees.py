@@ -71,6 +71,13 @@ def test_another_revision_is_taken_where_any_base_is(made: Made, base: Path) -> 
     assert "1 file differs, the first is greeter/hello.py; it is patched in place if" in found.stderr
 
 
+def test_an_unknown_profile_is_one_error(made: Made) -> None:
+    env = {**os.environ, "PATCHCTL_ROOT": str(made.root)}
+    command = [sys.executable, str(SCRIPT), "ful", sys.executable]
+    found = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+    assert found.returncode == 2 and found.stderr.startswith("find_trees.py: ") and "did you mean 'full'" in found.stderr
+
+
 def test_what_is_said_is_not_asked(made: Made, base: Path) -> None:
     (base / "Greeter/greeter/hello.py").write_text("")
     assert find(made, [base / "Greeter"], "greeter=").stdout == ""

@@ -100,7 +100,10 @@ class Machine:
         return self.texts.get(name)
 
     def why_not(self, name: str) -> str:
-        """Why there is no text."""
+        """Why there is no text, or none that says what is asked for."""
+        if name in self.texts:
+            said = one_line(self.texts[name], 60) or "-"
+            return message("{name} ({probe}) does not say it: {said}", name=name, probe=PROBES[name], said=said)
         unknown = message(
             "not known: there is no {name} ({probe}) in {machine}", name=name, probe=PROBES[name], machine=self.place
         )

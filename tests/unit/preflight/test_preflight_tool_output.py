@@ -13,6 +13,7 @@ from machines import df, hccn, ip_addr, npu_smi, pip_list, tcp
 
 from patchctl.training.preflight import machine
 from patchctl.training.preflight.checks.network import matching
+from patchctl.training.preflight.machine import Machine
 
 GIB = 1 << 30
 
@@ -189,3 +190,9 @@ def test_no_text_ends_in_a_traceback(text: str) -> None:
 )
 def test_no_data_ends_in_a_traceback(data: object) -> None:
     machine.interfaces(json.loads(json.dumps(data)))
+
+
+def test_a_text_that_says_nothing_is_not_said_to_be_missing() -> None:
+    said = Machine({"df.txt": "Filesystem\x1b[2J nonsense\n"}, "here", 0.0).why_not("df.txt")
+    assert said == "df.txt (df -P -k) does not say it: Filesystem\\x1b[2J nonsense"
+    assert "there is no df.txt" in Machine({}, "here", 0.0).why_not("df.txt")
