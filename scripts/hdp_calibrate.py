@@ -24,6 +24,7 @@ from typing import Any
 from hdp_pays import PACKING, WRONG_USE, WrongUse, add_costs, costs_of, load_packing, plain_time, read_lengths
 
 SETTING = "actor_rollout_ref.actor.megatron.hybrid_data_parallel_costs"
+VARIABLE = "MEGATRON_DYNAMIC_CP_COSTS"
 
 
 @dataclass(frozen=True)
@@ -107,6 +108,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for run, miss in found.misses.items():
         print(f"{run}: the model takes {miss:+.1%}")
     print(f"{SETTING}.ring_share={found.ring_share:.3f}")
+    print(f"{VARIABLE}=ring_share={found.ring_share:.3f}    # for dynamic_context_parallel, on all ranks")
     return 0
 
 

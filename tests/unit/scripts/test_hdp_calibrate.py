@@ -51,7 +51,9 @@ def test_measurements_that_spread_are_fitted_and_their_misses_told(tmp_path: Pat
 
 def test_the_line_to_set_is_printed(tmp_path: Path) -> None:
     done = run("hdp_calibrate.py", *COSTS, update(tmp_path, 2, 1), update(tmp_path, 8, 1))
-    assert done.stdout.splitlines()[-1].endswith(".hybrid_data_parallel_costs.ring_share=0.120")
+    *_, line, variable = done.stdout.splitlines()
+    assert line.endswith(".hybrid_data_parallel_costs.ring_share=0.120")
+    assert variable.startswith("MEGATRON_DYNAMIC_CP_COSTS=ring_share=0.120 ")
 
 
 def test_runs_that_tell_no_cost_are_refused(tmp_path: Path) -> None:

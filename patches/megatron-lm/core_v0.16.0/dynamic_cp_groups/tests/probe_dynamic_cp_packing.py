@@ -7,6 +7,7 @@ parallel size and the six ranks of a call come from a process group without any 
 """
 
 import json
+import os
 import sys
 
 import megatron_cpu  # noqa: F401  (first: stands for CUDA)
@@ -15,6 +16,9 @@ from megatron.core import parallel_state as mpu
 from megatron.core.datasets.data_schedule import DefaultDynamicCPScheduler
 from megatron.core.model_parallel_config import ModelParallelConfig
 from torch.testing._internal.distributed.fake_pg import FakeStore
+
+WRONG = ["ring=1", "ring_share", "ring_share=-1", "ring_step=nan", "quadratic_length=0", "ring_share=0.1;ring_step=2"]
+COSTS = " quadratic_length=3000, ring_share=2,ring_step=0"
 
 
 def packed(ranks, tensor, tokens, lengths):
@@ -39,12 +43,25 @@ def initialised(ranks):
     return found, mpu.is_initialized()
 
 
+def with_costs(costs, call, *args):
+    os.environ["MEGATRON_DYNAMIC_CP_COSTS"] = costs
+    try:
+        return tried(call, *args)
+    finally:
+        del os.environ["MEGATRON_DYNAMIC_CP_COSTS"]
+
+
 def main(cases):
     made = {name: tried(packed, *case) for name, case in json.loads(cases).items()}
     return made | {
         "six ranks": initialised(6),
         "stages": tried(DefaultDynamicCPScheduler, 16, 2, 2, 3),
         "configuration": tried(ModelParallelConfig, dynamic_context_parallel=True),
+        "wrong costs": {text: with_costs(text, DefaultDynamicCPScheduler, 16, 2, 2) for text in WRONG},
+        "wrong costs at start": with_costs(WRONG[0], initialised, 4),
+        "costs": {
+            name: with_costs(COSTS, packed, *case) for name, case in json.loads(cases).items() if "sequences" in name
+        },
     }
 
 

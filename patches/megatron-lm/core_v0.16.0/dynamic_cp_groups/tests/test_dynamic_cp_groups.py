@@ -117,15 +117,21 @@ def test_time_is_hardly_more_than_the_least(packed: Any, kind: str, count: int) 
     assert sum(over) / len(over) < MOST[kind, count]
 
 
-def cost(length: int, ranks: int) -> float:
+DEFAULT, OWN = (28_000, 0.3, 50), (3000, 2, 0)
+
+
+def cost(length: int, ranks: int, model: tuple[float, float, float] = DEFAULT) -> float:
     """docs/hdp.md's, of a sequence on each of its ranks: a token's own share, the ring's steps, attention."""
     padded = -(-length // (2 * ranks)) * 2 * ranks if ranks > 1 else length
-    return padded * (1 + (ranks - 1) * 0.3 + padded / 28_000) / ranks
+    return padded * (1 + (ranks - 1) * model[1] + padded / model[0]) / ranks
 
 
-def time_of(micro_batches: list[Any], lengths: list[int]) -> float:
+def time_of(micro_batches: list[Any], lengths: list[int], model: tuple[float, float, float] = DEFAULT) -> float:
     return sum(
-        max((size - 1) * 50 + sum(cost(lengths[one], size) for one in samples) for _, size, samples in blocks_of(ranks))
+        max(
+            (size - 1) * model[2] + sum(cost(lengths[one], size, model) for one in samples)
+            for _, size, samples in blocks_of(ranks)
+        )
         for ranks in micro_batches
     )
 
@@ -137,6 +143,19 @@ def least_time(lengths: list[int], ranks: int, tokens: int) -> float:
         sizes = [size for size in (1, 2, 4, 8) if size <= ranks and -(-length // (2 * size)) * 2 <= tokens]
         total += min(size * cost(length, size) for size in sizes or [ranks])
     return total / ranks
+
+
+@pytest.mark.on
+@pytest.mark.parametrize(("kind", "count"), [(kind, count) for kind, count in BATCHES if count == 16])
+def test_costs_of_the_environment_are_those_that_it_packs_by(packed: Any, kind: str, count: int) -> None:
+    """By them its packings take less time than those by the default, and by the default more."""
+    own, default = packed["costs"], packed
+    for model, better, worse in ((OWN, own, default), (DEFAULT, default, own)):
+        times = [
+            sum(time_of(packing[name], CASES[name][3], model) for name in BATCHES[kind, count])
+            for packing in (better, worse)
+        ]
+        assert times[0] < 0.99 * times[1]
 
 
 @pytest.fixture(scope="module")
@@ -182,3 +201,18 @@ def test_another_number_of_ranks_is_refused_before_a_group_is_made(packed: Any) 
     """Later Megatron-LM takes six, and gives a sequence four of them, for which it has no process group."""
     message = "ValueError: dynamic_context_parallel needs a power of 2 of DPxCP ranks, 2 or more, and there are 6"
     assert packed["six ranks"] == [message, False]
+
+
+@pytest.mark.misuse
+def test_costs_that_are_none_are_refused(packed: Any) -> None:
+    said = packed["wrong costs"]
+    assert len(said) == 6 and all(
+        "ring_step with a number, above 0 for quadratic_length" in text for text in said.values()
+    )
+    assert "MEGATRON_DYNAMIC_CP_COSTS: 'ring=1' is not one of" in said["ring=1"]
+
+
+@pytest.mark.misuse
+def test_costs_that_are_none_are_refused_before_a_group_is_made(packed: Any) -> None:
+    message, made = packed["wrong costs at start"]
+    assert "MEGATRON_DYNAMIC_CP_COSTS: 'ring=1'" in message and not made

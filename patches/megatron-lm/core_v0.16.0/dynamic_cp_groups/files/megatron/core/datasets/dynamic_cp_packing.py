@@ -9,10 +9,12 @@ they give is improved where it is few sequences, and the one that takes the leas
 
 import heapq
 import math
+import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cache
 
+COSTS = "MEGATRON_DYNAMIC_CP_COSTS"
 # Above these nothing is gained, and seconds are lost: sequences of a batch for which all ways are
 # tried, those that are improved, and ranks of which all tilings are tried.
 ALL_WAYS, IMPROVED, TILED = 256, 128, 16
@@ -46,6 +48,29 @@ class CostModel:
     def of(self, tokens: int, ranks: int) -> float:
         """Of a sequence, padding included, on each of the ranks that share it."""
         return tokens * (1 + (ranks - 1) * self.ring_share + tokens / self.quadratic_length) / ranks
+
+    @classmethod
+    def from_environment(cls) -> "CostModel":
+        """With the figures of MEGATRON_DYNAMIC_CP_COSTS, NAME=NUMBER and commas, the same on all ranks.
+
+        Raises:
+            ValueError: For another name, and for a number that no cost has.
+        """
+        names = [each.name for each in fields(cls)]
+        costs = {}
+        for pair in filter(None, os.environ.get(COSTS, "").split(",")):
+            name, _, text = (part.strip() for part in pair.partition("="))
+            try:
+                costs[name] = float(text)
+            except ValueError:
+                costs[name] = math.nan
+            least_is_free = name != "quadratic_length" and costs[name] == 0
+            if name not in names or not (0 < costs[name] < math.inf or least_is_free):
+                raise ValueError(
+                    f"{COSTS}: {pair.strip()!r} is not one of {', '.join(names)} with a number, above 0 for "
+                    "quadratic_length, and from 0 for the others"
+                )
+        return cls(**costs)
 
 
 class Block:
