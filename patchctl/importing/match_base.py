@@ -339,7 +339,9 @@ def _best(found: Sequence[Candidate], any_of_one_pin: bool, dist: Distribution) 
         raise NoBase(f"no stack has a file that these patches begin with\n{table}", hint=hint)
     if rivals:
         hint = "--stack UPSTREAM/STACK"
-        if any_of_one_pin:
+        if best.paths < best.paths_wanted and len({one.upstream for one in (best, *rivals)}) > 1:
+            hint = "split what changes several upstreams (`filterdiff -i PATTERN`, of patchutils), then import each part with --stack"
+        elif any_of_one_pin:
             hint = f"`patchctl pin {best.upstream} REVISION --name NAME` makes the stack on one of their pins; then the same import"
         raise NoBase(f"several stacks have what these patches begin with\n{table}", hint=hint)
     return best

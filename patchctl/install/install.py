@@ -123,6 +123,7 @@ def read_environment(python: str) -> PythonEnvironment:
         done = subprocess.run(
             [python, "-m", "pip", "--version"],
             cwd=os.sep,
+            stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
             timeout=_SECONDS,

@@ -75,7 +75,9 @@ def test_an_unknown_profile_is_one_error(made: Made) -> None:
     env = {**os.environ, "PATCHCTL_ROOT": str(made.root)}
     command = [sys.executable, str(SCRIPT), "ful", sys.executable]
     found = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
-    assert found.returncode == 2 and found.stderr.startswith("find_trees.py: ") and "did you mean 'full'" in found.stderr
+    assert (
+        found.returncode == 2 and found.stderr.startswith("find_trees.py: ") and "did you mean 'full'" in found.stderr
+    )
 
 
 def test_what_is_said_is_not_asked(made: Made, base: Path) -> None:

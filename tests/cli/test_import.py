@@ -934,3 +934,13 @@ def test_export_takes_no_work_tree_with_files_that_no_commit_has(
     bring("zoo", "--dir", tmp_path / "edit", verb="edit")
     (tmp_path / "edit/zoo/new.py").write_text("new\n")
     assert "zoo/new.py" in bring("zoo/v1", "--dir", tmp_path / "edit", code=5, verb="export")
+
+
+def test_a_patch_of_two_upstreams_is_to_be_split(bring: Import, repo: Repository, origin: Made, tmp_path: Path) -> None:
+    edit(repo, 0)
+    repo.commit("ape: go one way")
+    pond = Repository(origin.origins / "pond", tmp_path / "pond")
+    pond.replace("pond/frog.py", "value + 2\n", "value + 22\n")
+    pond.commit("frog: jump")
+    (tmp_path / "both.patch").write_bytes(repo.mail() + foreign.split(pond.mail())[2])
+    assert "split what changes several upstreams" in bring(tmp_path / "both.patch", code=4)
