@@ -74,8 +74,8 @@ def condition_of(text: str) -> dict[str, str]:
     return {required.name: str(required.specifier)}
 
 
-RECIPE_FACTS = ("recipe.needs", "recipe.module", "recipe.config", "recipe.folder", "recipe.data_sources")
-SIZES = ("nodes", "devices_per_node", "devices", "engine_devices")
+RECIPE_FACTS = tuple(f"recipe.{name}" for name in ("needs", "module", "config", "folder", "data_sources", "reference"))
+SIZES = ("nodes", "devices_per_node", "devices", "engine_devices", "engine_devices_per_node", "padded_batch")
 ALL = "all"
 _NULL = ("null", "None", "~")
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from pathlib import PurePath
 
 from patchctl.errors import Where
@@ -49,13 +50,30 @@ def facts_of(run: RecipeRun, rules: Rules) -> conditions.Facts:
     values |= {f"env.{name}": setting.value for name, setting in run.environment.items()}
     values |= {
         "engine_devices": str(run.engine_devices),
+        "engine_devices_per_node": str(run.engine_devices_per_node),
         "recipe.needs": _listed(run.needs),
         "recipe.module": run.entry.module,
         "recipe.config": run.entry.config,
         "recipe.folder": run.entry.folder or ".",
         "recipe.data_sources": _listed([source for data in run.data.values() for source in data.data_source]),
     }
-    return conditions.Facts(values, defaults_of(run, rules), run.versions, conditions.renamed_in(rules, run.versions))
+    renamed = conditions.renamed_in(rules, run.versions)
+    return _with_derived(conditions.Facts(values, defaults_of(run, rules), run.versions, renamed))
+
+
+def _with_derived(facts: conditions.Facts) -> conditions.Facts:
+    """With what follows from settings: whether a reference model is loaded, and `padded_batch`, the prompts that the passes for
+    log-probabilities have: of one update, padded to whole mini-batches (verl's `_balance_batch`)."""
+    actor, asynchronous = "actor_rollout_ref.actor", "trainer.v1.separate_async.parameter_sync_step"
+    derived = {
+        "recipe.reference": str(facts.on(f"{actor}.use_kl_loss") or facts.on("algorithm.use_kl_in_reward")),
+    }
+    with suppress(conditions.BadExpression, ZeroDivisionError):
+        mini = facts.number(f"{actor}.ppo_mini_batch_size")
+        apart = facts.text("trainer.v1.trainer_mode") == "separate_async"
+        batch = facts.number("data.train_batch_size") // (facts.number(asynchronous) if apart else 1)
+        derived["padded_batch"] = str(-(-batch // mini) * mini)
+    return replace(facts, values={**derived, **facts.values})
 
 
 def _leaves(key: str, value: str) -> Iterator[tuple[str, str]]:
@@ -79,7 +97,7 @@ def sample_facts(sample: Mapping[str, str], rules: Rules) -> conditions.Facts:
         name.removeprefix(conditions.FACT): value for name, value in sample.items() if name.startswith(conditions.FACT)
     }
     defaults = conditions.defaults_for(rules, values["recipe.config"], versions)
-    return conditions.Facts(values, defaults, versions, conditions.renamed_in(rules, versions))
+    return _with_derived(conditions.Facts(values, defaults, versions, conditions.renamed_in(rules, versions)))
 
 
 def verdict(rule: RecipeRule, facts: conditions.Facts) -> str | None:

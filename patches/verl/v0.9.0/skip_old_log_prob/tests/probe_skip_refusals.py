@@ -10,7 +10,16 @@ from types import SimpleNamespace
 
 import torch
 from entry_points import refused
+from transformers import OPTConfig, OPTForCausalLM, SeedOssConfig, SeedOssForCausalLM
 from verl.utils.skip_old_log_prob import check_model
+
+SIZES = {
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 1,
+}
 
 
 def model(rate):
@@ -23,6 +32,12 @@ MODELS = {
     "first": [model(0.1), model(0.0)],
     "last": [model(0.0), model(0.1)],
     "alone": model(0.1),
+    # Models of Hugging Face's whose dropout is no module: a number that a function is called with.
+    "Seed-OSS": SeedOssForCausalLM(SeedOssConfig(**SIZES, head_dim=16, attention_dropout=0.0)),
+    "OPT": OPTForCausalLM(
+        OPTConfig(hidden_size=32, ffn_dim=64, word_embed_proj_dim=32, num_hidden_layers=1, num_attention_heads=2)
+    ),
+    "without": SeedOssForCausalLM(SeedOssConfig(**SIZES, head_dim=16, attention_dropout=0.0, residual_dropout=0.0)),
 }
 
 

@@ -127,7 +127,14 @@ def test_settings_that_need_old_log_probabilities_are_refused_before_ray(refusal
 
 @pytest.mark.misuse
 def test_a_model_with_dropout_is_refused_whatever_chunk_has_it(refusals: Any) -> None:
-    said = refusals["models"]
+    said = {name: refusals["models"][name] for name in ("clean", "alone", "first", "last")}
     assert said.pop("clean") is None
     assert all("the dropout of 1 is not 0" in one for one in said.values()), said
     assert sorted(said) == ["alone", "first", "last"]
+
+
+@pytest.mark.misuse
+def test_dropout_that_is_no_module_is_refused(refusals: Any) -> None:
+    said = refusals["models"]
+    assert "residual_dropout is not 0" in said["Seed-OSS"] and "dropout is not 0" in said["OPT"]
+    assert said["without"] is None

@@ -23,9 +23,9 @@ import torch
 from omegaconf import OmegaConf
 
 SWITCH = "actor_rollout_ref.actor.skip_old_log_prob"
-# A number that Hugging Face's models use without a module for it: in the attention functions, and as noise on the inputs
-# and scores of MoE routers.
-RANDOM_IN_TRAINING = ("attention_dropout", "router_jitter_noise", "input_jitter_noise", "jitter_noise")
+# Numbers that Hugging Face's models use without a module for it: noise on the inputs and scores of MoE routers. Rates of
+# functional dropout have many names: dropout, attention_dropout, residual_dropout, dropout_prob, layerdrop.
+NOISES = ("router_jitter_noise", "input_jitter_noise", "jitter_noise")
 STRATEGIES = ("fsdp", "fsdp2", "megatron")
 READ_BY_ESTIMATORS = ("optimal_token_baseline", "tir_optimal_token_baseline")
 
@@ -112,10 +112,10 @@ def _dropout_in(model: torch.nn.Module) -> str | None:
     for name, module in model.named_modules():
         if isinstance(module, torch.nn.modules.dropout._DropoutNd) and module.p > 0:
             return f"the dropout of {name}"
-        for attribute in RANDOM_IN_TRAINING:
-            rate = getattr(module, attribute, 0)
-            if isinstance(rate, float) and rate > 0:
-                return attribute
+        rates = dict(vars(module), config_dropout=getattr(getattr(module, "config", None), "dropout", 0))
+        for attribute, rate in rates.items():
+            if isinstance(rate, float) and rate > 0 and (attribute in NOISES or "drop" in attribute):
+                return attribute.removeprefix("config_")
     return None
 
 
