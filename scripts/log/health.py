@@ -86,7 +86,16 @@ def _reward(run: Run) -> Hint | None:
 
 
 def _length(run: Run) -> Hint | None:
-    values = _finite(run, "response_length/clip_ratio")
+    # From verl 0.9 on the share is that of the batch's longest: it counts where that is as long as any of the run.
+    limit = max(_finite(run, "response_length/max"), default=0.0)
+    shares = [
+        (of["response_length/clip_ratio"], of)
+        for _, of in sorted(run.steps.items())
+        if "response_length/clip_ratio" in of
+    ]
+    values = [
+        share if of.get("response_length/max", limit) >= limit else 0.0 for share, of in shares if math.isfinite(share)
+    ]
     if not values:
         return None
     thirds = _thirds(values)

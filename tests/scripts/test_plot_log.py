@@ -371,6 +371,23 @@ class TestHealth:
         calm = self.run(tmp_path, **{metric.replace("/", "__"): good or (lambda step: 0)})
         assert all(hint["state"] == "ok" for hint in calm["hints"])
 
+    def test_the_batchs_longest_is_no_limit(self, tmp_path: Path) -> None:
+        """verl 0.9's clip_ratio is the share of the batch's longest, whatever the limit is."""
+
+        def log(longest: int) -> Path:
+            rows = [
+                {**RUN, "response_length/clip_ratio": 0.4, "response_length/max": min(40 + step, longest)}
+                for step in range(12)
+            ]
+            return written(tmp_path / f"{longest}.log", [printed(step + 1, row) for step, row in enumerate(rows)])
+
+        (run,) = summary(log(1000))
+        (hint,) = [hint for hint in run["hints"] if hint["rule"] == "length"]
+        assert hint["state"] == "ok"
+        (at_the_limit,) = summary(log(42))
+        (said,) = [hint for hint in at_the_limit["hints"] if hint["rule"] == "length"]
+        assert said["state"] == "look" and "40.0%" in said["text"]
+
     def test_engines_that_end_far_apart(self, tmp_path: Path) -> None:
         keys = ("timing_s__generation_timing__min", "timing_s__generation_timing__max")
         apart = self.run(tmp_path, **{keys[0]: lambda step: 35, keys[1]: lambda step: 100})

@@ -549,10 +549,32 @@ def test_deepseek_needs_room_for_three(look: Look) -> None:
     assert found.blocks and "641.3 GiB to fetch and 1.2 TiB as bf16 and 1.2 TiB as Megatron's" in found.message
 
 
+def test_an_engine_holds_one_sequence_of_the_models_limit(look: Look) -> None:
+    """verl 0.9 gives vLLM that limit where max_model_len is not set."""
+    config = {**read_models(distribution()).models["Qwen3-235B-A22B"].config, "max_position_embeddings": 262_144}
+    little = {"actor_rollout_ref.rollout.gpu_memory_utilization": "0.3"}
+    found = one(
+        look("qwen3-235b/dapo-longseq", on_newest=True, given=Given(overrides=little), config=json.dumps(config)),
+        "sequences at once",
+    )
+    assert found.blocks and "none of 262,144, the model's limit: the engine does not start" in found.message
+    assert "rollout.max_model_len=67584" in str(found.todo)
+    shorter = Given(overrides=little | {"actor_rollout_ref.rollout.max_model_len": "67584"})
+    assert not one(
+        look("qwen3-235b/dapo-longseq", on_newest=True, given=shorter, config=json.dumps(config)), "sequences at once"
+    ).blocks
+
+
 def test_room_for_checkpoints(look: Look) -> None:
     full = one(look(df=df(_ckpt=(1000, 900))), "room for checkpoints")
     assert full.blocks and "3.0 TiB each" in full.message and "900.0 GiB are free on /ckpt" in full.message
     assert "2 are kept: 6.0 TiB" in one(look(df=df(_ckpt=(9000, 8000))), "room for checkpoints").message
+    one_alone = Given(overrides={"trainer.max_actor_ckpt_to_keep": "1"})
+    kept = one(look(on_newest=True, given=one_alone, df=df(_ckpt=(9000, 8000))), "room for checkpoints")
+    assert "one is kept until the next is written: 6.0 TiB" in kept.message
+    assert "to_keep=2" not in str(
+        one(look(on_newest=True, given=one_alone, df=df(_ckpt=(1000, 900))), "room for checkpoints").todo
+    )
     keep_all = Given(overrides={"trainer.max_actor_ckpt_to_keep": "null"})
     all_of_them = one(look(given=keep_all, df=df(_ckpt=(90000, 80000))), "room for checkpoints")
     assert all_of_them.level == "warning" and "all 14 are kept: 41.9 TiB" in all_of_them.message

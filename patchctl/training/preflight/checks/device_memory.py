@@ -163,6 +163,15 @@ def _sequences(case: Case, model: Model, engine: Engine, budget: int, working: i
         less = message("shorter sequences, a larger rollout tensor parallel size, or a larger gpu_memory_utilization")
         what = message("{what}: the engine does not start", what=what)
         return looked_at(_AREA, "sequences at once", "error", what, less)
+    # verl gives vLLM the model's own limit where max_model_len is not set, and vLLM starts only where one such sequence fits.
+    alone = case.is_of("verl", ">=0.9") and not case.number(f"{ROLLOUT}.max_model_len")
+    held = context_length(case.model_config or {}, scaled=False) if alone else None
+    if held and sequences_that_fit(budget, model, engine.tensor, held) < 1:
+        what = message(
+            "{what}, and none of {held}, the model's limit: the engine does not start", what=what, held=f"{held:,}"
+        )
+        todo = message("{setting}, or a larger gpu_memory_utilization", setting=f"{ROLLOUT}.max_model_len={length}")
+        return looked_at(_AREA, "sequences at once", "error", what, todo)
     mean = min(case.mean_tokens, length)
     by_mean = sequences_that_fit(budget, model, engine.tensor, mean)
     if mean < length:

@@ -14,6 +14,7 @@ from patchctl.training.models import Model
 from patchctl.training.preflight import machine as m
 from patchctl.training.preflight.case import Case
 from patchctl.training.preflight.memory import BF16, bytes_of_checkpoint, trains_adapters
+from patchctl.training.recipes.conditions import true_of
 from patchctl.training.recipes.totals import totals_of
 
 CHECKPOINTS, MODEL, MEGATRON_WEIGHTS = "checkpoints", "model", "mcore_weights"
@@ -137,7 +138,12 @@ def _checkpoints(case: Case) -> Finding:
     totals = totals_of(case.run, case.all_rules, one)
     limited = case.number("trainer.max_actor_ckpt_to_keep")
     total = totals.kept_bytes or one
-    if totals.kept is None:
+    # From 0.9 on verl takes the only one away when the next is whole.
+    both = limited == 1 and totals.written != 1 and true_of({"verl": ">=0.9"}, case.run.versions)
+    total += one if both else 0
+    if both:
+        kept = message("one is kept until the next is written")
+    elif totals.kept is None:
         kept = message("all are kept")
     elif limited:
         kept = message("{count} are kept", count=totals.kept)
@@ -152,7 +158,9 @@ def _checkpoints(case: Case) -> Finding:
     if mount is None:
         return looked_at("storage", name, "unknown", what, todo if path is None else None, needed=False)
     if mount.free < total:
-        keep = message("trainer.max_actor_ckpt_to_keep=2, a larger trainer.save_freq, or another disk")
+        keep = message("a larger trainer.save_freq, or another disk")
+        if not limited or limited > 2:
+            keep = message("trainer.max_actor_ckpt_to_keep=2, a larger trainer.save_freq, or another disk")
         return looked_at("storage", name, "error", what, keep)
     if not limited:
         todo = message("trainer.max_actor_ckpt_to_keep=N keeps the last N")
