@@ -198,10 +198,16 @@ def hybrid_buffers(context: int, overlap: bool, buffer: int = HCCL_BUFFER) -> in
     return rings * (2 if overlap else 1) * 2 * buffer
 
 
-def sharded_training(model: Model, devices: int) -> Parts:
-    """FSDP over all devices: fp32 weights, gradients and Adam's two moments, each cut into `devices` parts."""
-    share = _ceiling(model.parameters, devices)
-    return {"weights": FP32 * share, "gradients": FP32 * share, "optimizer": 2 * FP32 * share}
+def sharded_training(model: Model, devices: int, each: int = FP32) -> Parts:
+    """FSDP over all devices: weights, gradients and Adam's two moments, `each` bytes a number, cut into `devices` parts."""
+    share = each * _ceiling(model.parameters, devices)
+    return {"weights": share, "gradients": share, "optimizer": 2 * share}
+
+
+def bytes_under_fsdp(facts: Facts, of: str = "actor") -> int:
+    """Of a parameter as FSDP holds it: verl loads the actor in fp32, or as `model_dtype` says, and all that Adam keeps follows."""
+    said = facts.text(f"actor_rollout_ref.{of}.fsdp_config.model_dtype") or "fp32"
+    return FP32 if said in ("fp32", "float32") else BF16
 
 
 def gathered_layer(model: Model) -> int:
@@ -233,10 +239,11 @@ def trains_adapters(facts: Facts) -> bool:
 
 
 def bytes_of_checkpoint(model: Model, facts: Facts) -> int:
-    """Weights and optimizer states on disk: bf16 and Adam under Megatron, fp32 and two moments under FSDP.
+    """Weights and optimizer states on disk: bf16 and Adam under Megatron, weights and two moments under FSDP.
 
     Of adapters verl saves the whole model all the same (fsdp_checkpoint_manager.py, save_lora_only is False), and an optimizer of the
     adapters alone, which are about a hundredth and count for nothing here."""
     megatron = facts.text("actor_rollout_ref.actor.strategy") == "megatron"
-    weights, optimizer = (BF16, ADAM) if megatron else (FP32, 2 * FP32)
+    each = bytes_under_fsdp(facts)
+    weights, optimizer = (BF16, ADAM) if megatron else (each, 2 * each)
     return model.parameters * (weights if trains_adapters(facts) else weights + optimizer)

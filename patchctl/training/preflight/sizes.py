@@ -17,6 +17,7 @@ from patchctl.training.preflight.memory import (
     Activations,
     Engine,
     Layout,
+    bytes_under_fsdp,
     gathered_layer,
     hybrid_buffers,
     layer_activations,
@@ -254,7 +255,7 @@ def _fsdp(case: Case, model: Model) -> Training:
     layout = Layout(devices=case.devices, context=context, stage_layers=model.layers)
     tokens = _tokens(case, context)
     shards = _fsdp_shards(case)
-    parts = sharded_training(model, shards)
+    parts = sharded_training(model, shards, bytes_under_fsdp(case.facts))
     checkpointed = not case.off("actor_rollout_ref.model.enable_gradient_checkpointing")
     one = layer_activations(model, layout, tokens)
     kept = layer_input(model, layout, tokens) if checkpointed else one.attention + one.mlp
@@ -264,17 +265,13 @@ def _fsdp(case: Case, model: Model) -> Training:
     recomputed = message("layers recomputed") if checkpointed else message("nothing recomputed")
     how = message("FSDP over {devices}, {how}", devices=device_count(shards), how=recomputed)
     gradients, optimizer = (0, 0) if trains_adapters(case.facts) else (parts["gradients"], parts["optimizer"])
-    reference = _reference_bytes(case) * -(-model.parameters // shards)
+    # verl before 0.9 loads a reference as bfloat16.
+    one_of_reference = bytes_under_fsdp(case.facts, "ref") if case.is_of("verl", ">=0.9") else BF16
+    reference = one_of_reference * -(-model.parameters // shards)
     # Gradients are freed with each step.
     elsewhere, resident = _off_the_devices(case, "fsdp_config", parts["weights"], 0, optimizer, reference)
     uneven = one.worst - one.mlp
     return Training(parts["weights"], gradients, optimizer, activations, uneven, elsewhere, resident, how)
-
-
-def _reference_bytes(case: Case) -> int:
-    """Of a parameter under FSDP: verl loads a reference as bfloat16 before 0.9, and as its model_dtype says then."""
-    as_said = case.text("actor_rollout_ref.ref.fsdp_config.model_dtype") or "fp32"
-    return FP32 if case.is_of("verl", ">=0.9") and as_said in ("fp32", "float32") else BF16
 
 
 def _off_the_devices(
