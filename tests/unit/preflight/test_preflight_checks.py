@@ -377,8 +377,8 @@ def test_what_a_machine_keeps_is_added(look: Look) -> None:
 
 def test_fsdp_holds_weights_as_model_dtype_says(look: Look) -> None:
     half = Given(overrides={"actor_rollout_ref.actor.fsdp_config.model_dtype": "bfloat16"})
-    for given, optimizer, checkpoint in ((Given(), "3.8 GiB", "91.5 GiB"), (half, "1.9 GiB", "45.8 GiB")):
-        found = look("qwen3-8b/dapo", on_newest=True, given=given)
+    for said, optimizer, checkpoint in ((Given(), "3.8 GiB", "91.5 GiB"), (half, "1.9 GiB", "45.8 GiB")):
+        found = look("qwen3-8b/dapo", on_newest=True, given=said)
         assert f"optimizer {optimizer}" in one(found, "update").message
         assert one(found, "room for checkpoints").message.startswith(f"{checkpoint} each")
 
