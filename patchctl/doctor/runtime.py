@@ -54,6 +54,8 @@ class Interpreter:
             self.version, self._found = told["python"], told["found"]
         except PythonProbeFailed as error:
             self.problem = error.what
+        except KeyError as error:  # JSON of something else
+            self.problem = one_line(str(error))
 
     def installed(self, name: str) -> str | None:
         """Return the version of a distribution, or None."""

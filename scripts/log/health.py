@@ -88,13 +88,10 @@ def _reward(run: Run) -> Hint | None:
 def _length(run: Run) -> Hint | None:
     # From verl 0.9 on the share is that of the batch's longest: it counts where that is as long as any of the run.
     limit = max(_finite(run, "response_length/max"), default=0.0)
-    shares = [
-        (of["response_length/clip_ratio"], of)
-        for _, of in sorted(run.steps.items())
-        if "response_length/clip_ratio" in of
-    ]
     values = [
-        share if of.get("response_length/max", limit) >= limit else 0.0 for share, of in shares if math.isfinite(share)
+        share if of.get("response_length/max", limit) >= limit else 0.0
+        for _, of in sorted(run.steps.items())
+        if math.isfinite(share := of.get("response_length/clip_ratio", math.nan))
     ]
     if not values:
         return None

@@ -299,8 +299,9 @@ def _path(path: Path) -> dict[str, Any] | None:
 def _python(python: str, absent: dict[str, str]) -> dict[str, str]:
     try:
         version, rows, operators = ask_python(python, _PYTHON_PROBE, seconds=TIMEOUT_SECONDS)
-    except PythonProbeFailed as error:
-        why = message("{path} cannot be asked: {problem}", path=python, problem=error.what)
+    except (PythonProbeFailed, ValueError) as error:  # a ValueError where it is JSON of something else
+        problem = error.what if isinstance(error, PythonProbeFailed) else one_line(str(error))
+        why = message("{path} cannot be asked: {problem}", path=python, problem=problem)
         absent.update(dict.fromkeys((m.PYTHON, m.PACKAGES, m.OPERATORS), why))
         return {}
     return {

@@ -14,7 +14,6 @@ from patchctl.training.models import Model
 from patchctl.training.preflight import machine as m
 from patchctl.training.preflight.case import Case
 from patchctl.training.preflight.memory import BF16, bytes_of_checkpoint, trains_adapters
-from patchctl.training.recipes.conditions import true_of
 from patchctl.training.recipes.totals import totals_of
 
 CHECKPOINTS, MODEL, MEGATRON_WEIGHTS = "checkpoints", "model", "mcore_weights"
@@ -139,7 +138,7 @@ def _checkpoints(case: Case) -> Finding:
     limited = case.number("trainer.max_actor_ckpt_to_keep")
     total = totals.kept_bytes or one
     # From 0.9 on verl takes the only one away when the next is whole.
-    both = limited == 1 and totals.written != 1 and true_of({"verl": ">=0.9"}, case.run.versions)
+    both = limited == 1 and totals.written != 1 and case.is_of("verl", ">=0.9")
     total += one if both else 0
     if both:
         kept = message("one is kept until the next is written")
