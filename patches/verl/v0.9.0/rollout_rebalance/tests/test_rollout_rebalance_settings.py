@@ -18,11 +18,16 @@ FITS = [
 FITS += ["algorithm.adv_estimator=grpo"]
 ON = [*FITS, f"{KEY}.enable=True"]
 ONE_STEP, FULLY = ["one_step_off_policy", *ON], ["fully_async_policy", *ON]
+OWN = [f"{ROLLOUT}.nnodes=1", f"{ROLLOUT}.n_gpus_per_node=2"]
+SEPARATE = [*ON, *OWN, "trainer.v1.trainer_mode=separate_async"]
 TAKEN: list[list[str]] = [
     FITS,
     ON,
     [*ON, f"{KEY}.token_seconds=[[1,0.02],[64,0.05]]", f"{KEY}.prompt_tokens_per_second=9000"],
-    [*ON, "trainer.n_gpus_per_node=1", f"{ROLLOUT}.nnodes=2", f"{ROLLOUT}.n_gpus_per_node=2"],
+    # Servers of two devices: one of its own and four on the trainer's, two of its own, and devices that sync does not use.
+    SEPARATE,
+    [*SEPARATE, f"{ROLLOUT}.nnodes=2", "actor_rollout_ref.hybrid_engine=False"],
+    [*ON, *OWN],
     ONE_STEP,
     FULLY,
 ]
@@ -39,7 +44,15 @@ REFUSED = {
     "disaggregation.enabled=False": [*ON, f"{ROLLOUT}.disaggregation.enabled=True"],
     # main_ppo asks vllm about adapters before, which is not here.
     "set actor_rollout_ref.model.lora.merge=True": [*ONE_STEP, "actor_rollout_ref.model.lora_rank=8"],
-    "there is nowhere to move to": [*ON, "trainer.n_gpus_per_node=1"],
+    "with 0 of the servers that it balances": [*ON, "trainer.n_gpus_per_node=1"],
+    "with 1 of the servers that it balances there is nowhere to move to": [
+        *ON,
+        *OWN,
+        "trainer.n_gpus_per_node=2",
+        f"{ROLLOUT}.nnodes=2",
+    ],
+    "with 1 of the servers": [*SEPARATE, "actor_rollout_ref.hybrid_engine=False"],
+    "with 1 of the servers that it": ["one_step_off_policy", *ON, "rollout.nnodes=1", "rollout.n_gpus_per_node=2"],
     # Entry points that call verl's validate_config when Ray runs, or not at all.
     "interval=-1: set it to above 0": [*ONE_STEP, f"{KEY}.interval=-1"],
     "interval=-2: set it to above 0": [*FULLY, f"{KEY}.interval=-2"],

@@ -1,11 +1,11 @@
 """Probe: steps of verl's v1 trainer on a tiny Qwen3: old log-probabilities, where they are computed, and the update.
 
 Usage: probe_skip_old_log_prob.py MODEL CASE...   (a JSON list of Hydra overrides; "old" is one: the batch has old log-probabilities; "another
-class" is one: the loss has a configuration class of somebody else's, without the field of the switch)
+class" is one: the loss has a configuration class of somebody else's, without the field of the switch; "padded" is one: the last row fills the batch)
 
 Real: verl's trainer methods, worker, FSDP engine and loss, on gloo. The transfer queue is a dictionary (`Store`), and the
 worker group calls the worker of this process, which has every other row with two processes. Prints for each case what was
-called, the metrics, a digest of the weights after it, and what was refused.
+called, the metrics, a digest of the weights after it, what was refused, and how often the update kept the logits for its backward.
 """
 
 import dataclasses
@@ -30,7 +30,7 @@ from verl.workers.engine_workers import ActorRolloutRefWorker
 
 PROMPTS = [[10, 11, 12], [20, 21, 22, 23, 24]]
 ANSWERS = [[30, 31, 32, 33], [40, 41], [50, 51, 52], [60, 61, 62, 63, 64]]
-WORDS = ("old", "another class")
+WORDS = ("old", "another class", "padded")
 ALWAYS = [
     "actor_rollout_ref.actor.strategy=fsdp2",
     "actor_rollout_ref.actor.ppo_mini_batch_size=2",
@@ -90,13 +90,16 @@ def nested(rows, dtype=torch.long):
     return torch.nested.as_nested_tensor([torch.tensor(row, dtype=dtype) for row in rows], layout=torch.jagged)
 
 
-def batch_into(store):
-    """Two prompts with two answers each, and made-up advantages. Rows differ in both lengths."""
+def batch_into(store, padded):
+    """Two prompts with two answers each, and made-up advantages. Rows differ in both lengths; the last may only fill the batch."""
     mine = slice(dist.get_rank(), None, dist.get_world_size())
     prompts, answers = [prompt for prompt in PROMPTS for _ in range(2)][mine], ANSWERS[mine]
     whole = [prompt + answer for prompt, answer in zip(prompts, answers, strict=True)]
     advantages = [[0.5 - row + 0.1 * at for at in range(len(answer))] for row, answer in enumerate(answers)]
-    mask = nested([[1] * (len(answer) - 1) + [row % 2] for row, answer in enumerate(answers)])
+    masks = [[1] * (len(answer) - 1) + [row % 2] for row, answer in enumerate(answers)]
+    if padded:
+        masks[-1] = [0] * len(answers[-1])
+    mask = nested(masks)
     store.fields = {
         "input_ids": nested(whole),
         "position_ids": nested([list(range(len(row))) for row in whole]),
@@ -107,7 +110,8 @@ def batch_into(store):
         "advantages": nested(advantages, torch.float32),
     }
     names = [f"row{at}" for at in range(len(whole))]
-    return KVBatchMeta(keys=names, tags=[{} for _ in names], partition_id="train", extra_info={"temperature": 1.0})
+    tags = [{"is_padding": padded and name == names[-1]} for name in names]
+    return KVBatchMeta(keys=names, tags=tags, partition_id="train", extra_info={"temperature": 1.0})
 
 
 class Trainer(trainer_base.PPOTrainer):
@@ -142,8 +146,22 @@ def with_another_class(loss):
     return partial(loss.func, config=AnotherClass(**{name: getattr(ours, name) for name in names}))
 
 
+class Kept(torch.autograd.graph.saved_tensors_hooks):
+    """Counts the tensors as wide as the vocabulary that autograd keeps."""
+
+    def __init__(self, vocabulary):
+        self.count = 0
+
+        def keep(tensor):
+            self.count += tensor.dim() > 1 and tensor.shape[-1] == vocabulary
+            return tensor
+
+        super().__init__(keep, lambda tensor: tensor)
+
+
 def step(model, settings):
     with_old, another = "old" in settings, "another class" in settings
+    padded = "padded" in settings
     settings = [*ALWAYS, f"actor_rollout_ref.model.path={model}", *(one for one in settings if one not in WORDS)]
     folder = Path(verl.__file__).parent / "trainer" / "config"
     with initialize_config_dir(str(folder), version_base=None):
@@ -158,21 +176,31 @@ def step(model, settings):
         worker.actor.set_loss_fn(with_another_class(worker.loss_fn))
     trainer_base.tq = store = Store()
     group = Group(worker, store)
-    batch, metrics = batch_into(store), {}
+    batch, metrics = batch_into(store, padded), {}
     trainer = Trainer(config, group)
     before, error = digest(worker.actor.engine), None
+    kept = Kept(worker.actor.engine.module.config.vocab_size)
     try:
         batch = trainer._compute_old_log_prob(batch, metrics)
         if with_old:
             store.fields["old_log_probs"] = store.fields["advantages"]
-        trainer._update_actor(batch, metrics)
+        with kept:
+            trainer._update_actor(batch, metrics)
     except ValueError as refusal:
         error = str(refusal)
     after = digest(worker.actor.engine)
     figures = {
         name: value for name, value in metrics.items() if not name.startswith("actor/perf") and "mfu" not in name
     }
-    return {"called": group.called, "metrics": figures, "weights": after, "changed": before != after, "error": error}
+    changed = before != after
+    return {
+        "called": group.called,
+        "metrics": figures,
+        "weights": after,
+        "changed": changed,
+        "error": error,
+        "kept": kept.count,
+    }
 
 
 def main():

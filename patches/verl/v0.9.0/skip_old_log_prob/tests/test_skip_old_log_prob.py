@@ -12,10 +12,16 @@ from models import TinyModels
 VERL: dict[str, Any] = {"need": ["verl"], "standins": ["torchvision"], "timeout": 400}
 # verl has no platform for a CPU; the probe brings one. The engine is the one that it registers for cuda and npu.
 CPU = {"VERL_PLATFORM": "cpu", "VERL_ENGINE_DEVICE": "cuda"}
+MEGATRON: dict[str, Any] = {
+    "need": ["verl", "megatron-lm"],
+    "standins": ["megatron_cpu", "torchvision"],
+    "timeout": 300,
+}
 ACTOR = "actor_rollout_ref.actor"
 SKIP = f"{ACTOR}.skip_old_log_prob=True"
 ENTROPY = f"{ACTOR}.entropy_coeff=0.01"
 MEANS = [f"{ACTOR}.loss_agg_mode=seq-mean-token-mean", f"{ACTOR}.policy_loss.loss_mode=gspo"]
+PACKED = ["actor_rollout_ref.model.use_remove_padding=True"]
 FITS = ["main_ppo", SKIP, "data.train_batch_size=64", f"{ACTOR}.ppo_mini_batch_size=64", f"{ACTOR}.strategy=fsdp"]
 FITS += ["actor_rollout_ref.rollout.calculate_log_probs=False", "actor_rollout_ref.rollout.name=vllm"]
 FITS += [f"{ACTOR}.ppo_micro_batch_size_per_gpu=2", "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=2"]
@@ -30,8 +36,8 @@ def steps(upstream: Upstream, models: TinyModels, *cases: list[str], procs: int 
 
 @pytest.mark.on
 def test_a_step_without_the_pass_is_the_step_with_it(upstream: Upstream, tiny_models: TinyModels) -> None:
-    """Weights bit for bit, and the reported entropy; with the entropy's gradient, and with other means and losses."""
-    settings: list[list[str]] = [[], [ENTROPY], MEANS]
+    """Weights bit for bit, and the reported entropy; with the entropy's gradient, other means and losses, and rows that fill the batch."""
+    settings: list[list[str]] = [[], [ENTROPY], MEANS, [*MEANS, "padded"], PACKED]
     made = steps(upstream, tiny_models, *(one + more for one in settings for more in ([], [SKIP])))
     for with_it, without in zip(made[::2], made[1::2], strict=True):
         assert (with_it["called"], without["called"]) == ([PASS, UPDATE], [UPDATE])
@@ -40,7 +46,23 @@ def test_a_step_without_the_pass_is_the_step_with_it(upstream: Upstream, tiny_mo
         assert without["weights"] == with_it["weights"]
         for name, value in with_it["metrics"].items():
             assert without["metrics"][name] == pytest.approx(value, rel=1e-2 if name == "actor/entropy" else 1e-6), name
-    assert len({one["weights"] for one in made}) == len(settings), "settings that make no difference"
+        # An entropy that is only a figure keeps no logits for a backward.
+        assert without["kept"] == with_it["kept"] > 0
+    # Packing makes the same step of another pass.
+    assert len({one["weights"] for one in made}) == len(settings) - 1, "settings that make no difference"
+
+
+@pytest.mark.on
+def test_megatrons_head_keeps_no_logits_for_an_entropy_that_is_only_a_figure(upstream: Upstream) -> None:
+    cases = [[False, None, False], *([True, grad, chunks] for chunks in (False, True) for grad in (None, False))]
+    none, loss, figure, *chunked = upstream.run("probe_skip_megatron_head.py", *map(json.dumps, cases), **MEGATRON)
+    assert loss["differentiable"] and loss["kept"] > none["kept"] > 0
+    for one in (figure, chunked[1]):
+        assert not one["differentiable"]
+        assert one["kept"] == none["kept"]
+    for one in (loss, figure, *chunked):
+        assert (one["log_probs"], one["gradient"]) == (none["log_probs"], none["gradient"])
+        assert one["entropy"] == pytest.approx(loss["entropy"], rel=1e-6)
 
 
 @pytest.mark.on

@@ -39,10 +39,23 @@ def check_rollout_rebalance(config) -> None:
     lora = model.get("lora", None) or {}
     if not lora.get("merge", False) and (lora.get("rank", 0) > 0 or model.get("lora_rank", 0) > 0):
         _refuse(f"it was not tried with LoRA adapters in the engine; set {MODEL}.lora.merge=True")
+    servers = _servers(config)
+    if servers < 2:
+        _refuse(f"with {servers} of the servers that it balances there is nowhere to move to")
+
+
+def _servers(config) -> int:
+    """How many there are: on the trainer's devices, on devices of their own, or on both."""
+    rollout, trainer = config.actor_rollout_ref.rollout, config.trainer
     ranks = rollout.tensor_model_parallel_size * rollout.data_parallel_size * rollout.pipeline_model_parallel_size
-    devices = rollout.nnodes * rollout.n_gpus_per_node or config.trainer.nnodes * config.trainer.n_gpus_per_node
-    if devices < 2 * ranks:
-        _refuse(f"{devices} devices are one server of {ranks}, and there is nowhere to move to")
+    own = rollout.nnodes * rollout.n_gpus_per_node // ranks
+    shared = trainer.nnodes * trainer.n_gpus_per_node // ranks
+    if config.get("rollout", None) is not None:  # one_step_off_policy and fully_async_policy have devices for it
+        scheduled = (config.get("async_training", None) or {}).get("use_dynamic_resource_scheduling", False)
+        return own + shared if scheduled else own
+    if trainer.get("use_v1", False) and trainer.v1.trainer_mode == "separate_async":
+        return own + shared if config.actor_rollout_ref.get("hybrid_engine", True) else own
+    return shared
 
 
 def _check_values(ours) -> None:

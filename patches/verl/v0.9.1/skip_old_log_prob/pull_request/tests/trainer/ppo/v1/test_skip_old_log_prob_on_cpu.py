@@ -93,6 +93,7 @@ def test_trainer_skips_the_forward_pass_and_reports_the_entropy_of_the_update():
     trainer._update_actor(batch, metrics)
     trainer.actor_rollout_wg.compute_log_prob.assert_not_called()
     assert batch.extra_info["calculate_entropy"] is True
+    assert batch.extra_info["entropy_requires_grad"] is False
     assert metrics["actor/entropy"] == 0.75
 
 
