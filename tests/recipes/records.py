@@ -19,6 +19,7 @@ from variants import variant_of
 from patchctl.atomic import replace_file
 from patchctl.manifest.distribution import Distribution
 from patchctl.manifest.lock import LockedForm, StackLock, read_lock
+from patchctl.stack.plan import load_patches
 from patchctl.training.recipes.check import features_and_switches
 from patchctl.training.recipes.read import Key, Recipes
 from patchctl.training.recipes.resolve import bare
@@ -29,8 +30,8 @@ State = dict[str, Any]
 
 
 class Patches(TypedDict):
-    """What a tip was made of: its stack as UPSTREAM/STACK, its tree, and the digest of each patch by feature. Other words in a
-    patch's header make another tip of the same tree, on which the same ran."""
+    """What a tip was made of: its stack as UPSTREAM/STACK, its tree, and the digest of what each patch changes, by feature. Other
+    words in a patch's header make another tip of the same tree, on which the same ran."""
 
     stack: str
     tree: str  # "" where it was not noted
@@ -54,11 +55,11 @@ class Records:
         self.found[title] = found
         self._folder.mkdir(parents=True, exist_ok=True)
         replace_file(self._file(title), (json.dumps(found, indent=1) + "\n").encode())
-        self._keep_tips()
         print(title, json.dumps(found), flush=True)
         self.write()
 
     def write(self) -> None:
+        self._keep_tips()
         if self._page:
             replace_file(self._page, self.page().encode())
 
@@ -75,7 +76,7 @@ class Records:
         """The features, as UPSTREAM/STACK/FEATURE, of these trees' stacks that are no more what they were in the trees; what a
         tip without a note was made of, nobody knows."""
         changed = set()
-        today = locked_patches()
+        today = changes_today()
         for tip in (tip for tip in trees.values() if not self._is_of_today(tip)):
             was = self.made_of.get(tip, {"stack": "", "tree": "", "patches": {}})
             now = today.get(was["stack"], {})
@@ -90,7 +91,7 @@ class Records:
         """Notes what the tips of today's stacks are made of, where something ran on them; tips of which no run is left go."""
         runs = [run for found in self.found.values() for run in (found, *found.get("compared", {}).values())]
         used = {tip for run in runs for tip in run["state"]["trees"].values()}
-        patches = locked_patches()
+        patches = changes_today()
         for stack, tips in locked_tips().items():
             for tip in used & tips.keys() - self.made_of.keys():
                 self.made_of[tip] = {"stack": stack, "tree": tips[tip], "patches": patches[stack]}
@@ -178,9 +179,14 @@ def locked_tips() -> dict[str, dict[str, str]]:
     return found
 
 
-def locked_patches() -> dict[str, dict[str, str]]:
-    """The digest of every patch, by feature, by UPSTREAM/STACK."""
-    return {stack: {patch.feature: patch.digest for patch in lock.patches} for stack, lock in _locks().items()}
+@cache
+def changes_today() -> dict[str, dict[str, str]]:
+    """The digest of what every patch changes, by feature, by UPSTREAM/STACK: neither line numbers nor a header's words run."""
+    dist = Distribution.load(REPO)
+    return {
+        f"{stack.upstream}/{stack.name}": {patch.feature: patch.change_digest for patch in load_patches(dist, stack)}
+        for stack in dist.stacks.values()
+    }
 
 
 def _locks() -> dict[str, StackLock]:

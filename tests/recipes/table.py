@@ -29,7 +29,7 @@ recipe's trainer and its engine, on the patched trees with the stand-ins of `sta
 - **†**: run on other patches, or with other settings, than the distribution has today: {older}. Patches that the
   run leaves off do not count: off they change nothing, of which each has tests. Stand-ins may have changed in any row. The
   records, with the tips of the trees, are in [{folder}]({folder}/).{since}
-- **changed since**: of the patches that this recipe `needs`, those that are others today, if only in their headers.
+- **changed since**: of the patches that this recipe `needs`, those that change other lines today.
 
 | recipe | ranks | composed | two steps | answers | update seen | resumed | off | one rank | seconds | load | GiB | where it stops | changed since |
 |---|---|---|---|---|---|---|---|---|---|---|---|---|---|

@@ -17,7 +17,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 from compare import LIMITS, alike, differences, faults
 from memory import resident_bytes
 from pins import on
-from records import Records, _acts, _switches, locked_patches, locked_tips, settings_of
+from records import Records, _acts, _switches, changes_today, locked_tips, settings_of
 from releases import NEWEST, OLDEST, RELEASES, OfRelease
 from run import arguments, as_expected, beside, good
 from seen import by_changes, same_again, updates_of
@@ -218,7 +218,7 @@ def test_a_record_of_other_patches_or_settings_is_told(tmp_path: Path) -> None:
 def test_what_has_changed_since_a_run_is_named(tmp_path: Path) -> None:
     """A patch that is another one, one that has come and one that has gone; a later Records reads what was noted."""
     key, stack = ("qwen3-8b", "grpo"), "verl/v0.6.0"
-    tip, today = min(locked_tips()[stack]), locked_patches()[stack]
+    tip, today = min(locked_tips()[stack]), changes_today()[stack]
     settings = settings_of(shrunk(KNOWN, key, {}), KNOWN)
     found = {"composed": True, "steps": 2, "answers": [], "update": None, "resumed": True, "why": "", "compared": {}}
     Records(KNOWN, tmp_path).keep("/".join(key), found | {"state": {"trees": {"verl": tip}, "settings": settings}})
@@ -254,7 +254,7 @@ def test_a_patch_acts_where_its_switch_is_on_or_it_has_none() -> None:
     known = OF_RELEASE[NEWEST.name]
     records, run = Records(known, Path("nowhere"), of=NEWEST), shrunk(known, key, {})
     for changed, marked in (("delta_weight_update", False), ("rollout_routing_replay", True)):
-        made = {"stack": stack, "tree": "", "patches": {**locked_patches()[stack], changed: "0" * 64}}
+        made = {"stack": stack, "tree": "", "patches": {**changes_today()[stack], changed: "0" * 64}}
         records.made_of = {"0" * 40: made}  # type: ignore[dict-item]
         assert records._ran_on_others(run, {"verl": "0" * 40}) == marked
     assert records._ran_on_others(run, {"verl": "1" * 40}) and not records._ran_on_others(run, {"verl": tip})
