@@ -66,13 +66,19 @@ _WORST = (EXACT, MOVED, THREE_WAY, UPSTREAM, UNKNOWN, GONE, CONFLICT)
 
 @dataclass(frozen=True)
 class _Step:
-    """A patch's change of one file, with the contents on the stack's own base; `change` is None for a carried file."""
+    """A patch's change of one file, with the contents on the stack's own base; `change` is None for a carried file. Where the patch
+    renames it, `after` is the content that it has under the new name, `renamed`."""
 
     path: bytes
     change: FileChange | None
     before: bytes | None
     after: bytes | None
     held: bool = True
+    renamed: bytes | None = None
+
+    def contents(self, content: bytes | None) -> dict[bytes, bytes | None]:
+        """What stands where after it, with this content."""
+        return {self.path: content} if self.renamed is None else {self.path: None, self.renamed: content}
 
 
 @dataclass(frozen=True)
@@ -89,7 +95,7 @@ class _Prepared:
 
     @property
     def paths(self) -> list[bytes]:
-        return sorted({s.path for steps in self.steps.values() for s in steps})
+        return sorted({path for steps in self.steps.values() for s in steps for path in s.contents(None)})
 
 
 @dataclass(frozen=True)
@@ -262,7 +268,7 @@ class Drifting:
                 if row.state == GONE and form == "sdist" and patch.feature in stack.not_in_sdist:
                     row = FileDrift(row.path, UNKNOWN)  # the pin's own sdist lacks files of this patch too
                 rows.append(row)
-                after[step.path] = content
+                after |= step.contents(content)
             state = max((r.state for r in rows), key=_WORST.index, default=EXACT)
             state = _together(state, rows)
             if state in ARRIVES:
@@ -278,7 +284,7 @@ class Drifting:
         moved: dict[bytes, bytes | None],
         modes: dict[bytes, int],
     ) -> tuple[FileDrift, bytes | None]:
-        name = os.fsdecode(step.path)
+        name = os.fsdecode(step.renamed or step.path)
         if not step.held:
             return FileDrift(name, UNKNOWN), None
         if (
@@ -293,6 +299,12 @@ class Drifting:
         if step.path not in ours and (entry := tree.entry(target or step.path)) is not None:
             modes[step.path] = entry.mode
         outcome = self.judge.judge(step.change, step.before, step.after, here)
+        if step.renamed is not None and here is not None:
+            taken = ours[step.renamed] if step.renamed in ours else tree.read(step.renamed)
+            if target not in (None, step.renamed) or (taken is not None and target is None):
+                outcome = FileOutcome(CONFLICT)  # two new names for one file, or two files of one name
+            elif step.before == step.after:  # a rename alone is for any content
+                outcome = FileOutcome(UPSTREAM if target else EXACT, content=here)
         if step.change is not None and step.path in modes and here is not None:
             outcome = _with_mode(outcome, step.change, step, modes[step.path], here)
             if step.change.new_mode != step.change.old_mode and step.change.new_mode is not None:
@@ -334,14 +346,14 @@ def _prepare(
     for number, patch in enumerate(patches):
         steps[number] = [*_steps_of(patch, tree, contents)]
         for step in steps[number]:
-            contents[step.path] = step.after
+            contents |= step.contents(step.after)
         sources.append(
             [
                 PatchedSource(
-                    s.path.decode("utf-8", "replace"), s.after, written_lines(s.change.hunks) if s.change else None
+                    path.decode("utf-8", "replace"), s.after, written_lines(s.change.hunks) if s.change else None
                 )
                 for s in steps[number]
-                if s.after is not None and s.path.endswith(b".py")
+                if s.after is not None and (path := s.renamed or s.path).endswith(b".py")
             ]
         )
     return _Prepared(stack, base, tree, patches, steps, sources, not_in_sdist)
@@ -359,12 +371,12 @@ def _steps_of(patch: StackPatch, tree: RevisionTree, contents: Mapping[bytes, by
         except DoesNotApply as error:
             error.hint = error.hint or "`patchctl verify` says what is wrong with the stack on its own base"
             raise
-        if change.new_path is not None and change.new_path != old:
-            yield _Step(change.new_path, change if old is None else None, None, after)
-        if old is not None:
-            kept = change.new_path == old
-            if kept or change.kind in ("delete", "rename"):
-                yield _Step(old, change, before, after if kept else None)
+        if old is None or change.kind == "copy":
+            yield _Step(change.path, change if old is None else None, None, after)
+        elif change.kind == "rename":
+            yield _Step(old, change, before, after, renamed=change.path)
+        else:
+            yield _Step(old, change, before, None if change.kind == "delete" else after)
     for path, data in patch.carried.items():
         yield _Step(path.encode(), None, None, data)
 

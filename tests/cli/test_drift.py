@@ -233,6 +233,32 @@ def test_a_file_that_moved_and_one_that_is_gone(made: Made) -> None:
     assert rows["chorus"]["files"][0]["state"] == "gone"
 
 
+@pytest.mark.parametrize(
+    ("files", "state"),
+    [
+        ({}, "exact"),
+        ({"greeter/hello.py": MOVED}, "moved"),
+        ({"greeter/hello.py": HELLO.replace("name", "whom")}, "conflict"),
+        ({"greeter/words.py": "taken\n"}, "conflict"),
+        ({"greeter/hello.py": None, "greeter/core/hello.py": HELLO}, "conflict"),
+        ({"greeter/hello.py": None, "greeter/words.py": HELLO}, "moved"),
+    ],
+)
+def test_a_file_that_the_patch_renames_is_one_file(made: Made, files: dict[str, str | None], state: str) -> None:
+    """As a merge that follows renames has it: what upstream changed in it comes along."""
+    patch = next(made.root.glob("patches/greeter/*/typo/*.patch"))
+    head, old, new = patch.read_text().partition("diff --git")[0], "greeter/hello.py", "greeter/words.py"
+    text = patch.read_text().removeprefix(head).replace(f"b/{old}", f"b/{new}")
+    first, _, rest = text.partition("\n")
+    patch.write_text(f"{head}{first}\nsimilarity index 90%\nrename from {old}\nrename to {new}\n{rest}")
+    for other in made.root.glob("patches/greeter/*/*/*.patch"):
+        if other != patch:
+            other.write_text(other.read_text().replace(old, new))
+    release(made, "v2", files)
+    row = only(made, "v2", 0 if state == "exact" else 20)["typo"]
+    assert [row["state"], *(file["path"] for file in row["files"])] == [state, new]
+
+
 def test_a_name_that_a_carried_file_calls_changed_and_no_hunk_did(made: Made) -> None:
     release(made, "v2", {"greeter/talker.py": TALKER.replace("def say(self, text):", "def say(self, text, loudly):")})
     rows = only(made, "v2", 20)
