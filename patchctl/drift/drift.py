@@ -60,7 +60,7 @@ from patchctl.terminal.progress import Progress
 
 _Row = TypeVar("_Row", PatchDrift, CallerDrift)
 # Raise it when the same files give another verdict.
-ENGINE = 4
+ENGINE = 5
 _WORST = (EXACT, MOVED, THREE_WAY, UPSTREAM, UNKNOWN, GONE, CONFLICT)
 
 
