@@ -252,6 +252,16 @@ def _kept(case: Case, one: Activations, layer_input: int, layers: int) -> tuple[
 
 def _fsdp(case: Case, model: Model) -> Training:
     context = _size(case, f"{ACTOR}.ulysses_sequence_parallel_size")
+    uneven_keys = model.key_heads % context and context % model.key_heads  # verl repeats those of fewer heads than ranks
+    if model.heads % context or uneven_keys:
+        raise BadSizes(
+            message(
+                "{heads} attention heads and {keys} key heads over a Ulysses sequence parallel size of {size}",
+                heads=model.heads,
+                keys=model.key_heads,
+                size=context,
+            )
+        )
     layout = Layout(devices=case.devices, context=context, stage_layers=model.layers)
     tokens = _tokens(case, context)
     shards = _fsdp_shards(case)

@@ -237,6 +237,13 @@ def test_fsdp_shards_over_its_own_size() -> None:
         update("qwen3-32b/dapo-fsdp2", fsdp_config__fsdp_size="7")
 
 
+def test_ulysses_divides_heads_and_divides_or_repeats_key_heads() -> None:
+    """verl's apply_monkey_patch ends where it cannot: 64 heads and 8 key heads."""
+    assert update("qwen3-32b/dapo-fsdp2", ulysses_sequence_parallel_size="16").total > 0
+    with pytest.raises(BadSizes, match="64 attention heads and 8 key heads over a Ulysses sequence parallel size of 3"):
+        update("qwen3-32b/dapo-fsdp2", ulysses_sequence_parallel_size="3")
+
+
 @pytest.mark.parametrize("off", ["False", "false"])
 def test_fsdp_without_checkpointing_keeps_all(off: str) -> None:
     case = case_of(
