@@ -291,6 +291,7 @@ class Drifting:
             step.path not in moved
             and step.path not in ours
             and step.before is not None
+            and stack.tree.entry(step.path) is not None  # no file of an earlier patch, which does not arrive
             and tree.entry(step.path) is None
         ):
             moved[step.path] = renamed(step.path, step.before, stack.tree, tree)

@@ -115,13 +115,18 @@ def commits_between(folder: Path, base: str) -> list[CommitInfo]:
     Raises WrongUse unless history from `base` to HEAD is linear.
     """
     git_dir = folder / ".git"
+    border = (git_dir / "shallow").read_text("ascii").split() if (git_dir / "shallow").is_file() else []
     found: list[CommitInfo] = []
     oid = WorkTree(git_dir, folder).git("rev-parse", "--verify", "HEAD").decode().strip()
     with ObjectReader(git_dir, folder.name) as reader:
         while oid != base:
             commit = _info(oid, reader.read(oid)[1])
-            if len(commit.parents) != 1:
-                what = "is a merge" if commit.parents else f"does not descend from the stack's base {base[:12]}"
+            if len(commit.parents) != 1 or oid in border:
+                what = (
+                    "is a merge"
+                    if len(commit.parents) > 1 and oid not in border
+                    else f"does not descend from the stack's base {base[:12]}"
+                )
                 hint = "a stack is linear: rebase it onto its base"
                 raise WrongUse(f"commit {oid[:12]} in {folder} {what}", hint=hint)
             found.append(commit)

@@ -36,6 +36,9 @@ _CONFIG = (
     "-c",
     "merge.renames=true",
     "-c",
+    # A new file stays where the patch has it; git would take a folder with copies of its files for the one that it was moved to.
+    "merge.directoryRenames=false",
+    "-c",
     "merge.renormalize=false",
     "-c",
     "commit.gpgSign=false",
@@ -50,12 +53,12 @@ _KINDS = {
     "23": "added by both",
     "1": "deleted by both, or moved to two places",
     "2": "upstream moved or added a file here",
-    "3": "the patch has a file here, and upstream has moved its folder",
+    "3": "the patch has a file here, and upstream a folder of this name, or it moved what the file is made from",
 }
 _NOTE = "patchctl-at-work"
 # A git of ours takes its locks within this time of the note; a person who commits in an editor takes them later.
 _SECONDS = 10.0
-MARKER = re.compile(rb"^(<{7}|>{7}|\|{7})( |$)", re.MULTILINE)
+_MARKER = re.compile(rb"^(<{7}|>{7}|\|{7})( |$)", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -149,11 +152,14 @@ def end_pick(work: WorkTree, original: str, before: str) -> None:
         _forget_pick(work)
 
 
-def pick(work: WorkTree, commit: str) -> Picked:
-    """Cherry-pick onto a clean HEAD. Resolutions that rerere recorded are reused; any file left is a conflict. Raises GitFailed."""
+def pick(work: WorkTree, commit: str, *, renames: bool) -> Picked:
+    """Cherry-pick onto a clean HEAD, following upstream's renames or not. Resolutions that rerere recorded are reused; any file left
+    is a conflict. Raises GitFailed."""
     before = head_of(work)
+    # git's ort has no such option before 2.50, and `recursive` is ort from then on.
+    strategy = () if renames else ("--strategy=recursive", "--strategy-option=no-renames")
     try:
-        work.git(*_CONFIG, "cherry-pick", "--allow-empty", "--keep-redundant-commits", commit)
+        work.git(*_CONFIG, "cherry-pick", "--allow-empty", "--keep-redundant-commits", *strategy, commit)
     except GitFailed:
         if not (work.git_dir / "CHERRY_PICK_HEAD").exists():
             raise
@@ -222,16 +228,23 @@ def run_rerere(work: WorkTree) -> None:
         work.git(*_CONFIG, "rerere")
 
 
-def with_markers(folder: Path, paths: Iterable[bytes]) -> list[bytes]:
-    """The files that still hold conflict markers."""
+def with_markers(folder: Path, paths: Iterable[bytes], sides: Sequence[str]) -> list[bytes]:
+    """The files that hold more conflict markers than either side of the conflict: a text about conflicts has some of its own."""
     found = []
     for path in paths:
         file = os.fsencode(folder) + b"/" + path
         if os.path.isfile(file) and not os.path.islink(file):
             with open(file, "rb") as content:
-                if MARKER.search(content.read()):
-                    found.append(path)
+                count = len(_MARKER.findall(content.read()))
+            if count and count > max(_own_markers(work_of(folder), side, path) for side in sides):
+                found.append(path)
     return found
+
+
+def _own_markers(work: WorkTree, commit: str, path: bytes) -> int:
+    with contextlib.suppress(GitFailed):  # it has no such file
+        return len(_MARKER.findall(work.git("cat-file", "blob", f"{commit}:{os.fsdecode(path)}")))
+    return 0
 
 
 def uncommitted(folder: Path, head: str, generated: Iterable[str]) -> dict[str, str | None]:

@@ -9,13 +9,13 @@ from __future__ import annotations
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
 from patchctl.errors import DoesNotApply, LocalEdits, WrongUse
-from patchctl.git.history import CommitInfo, commits_between
+from patchctl.git.history import CommitInfo, commits_between, descends
 from patchctl.git.locks import drop_own, find_operation
 from patchctl.git.worktree import WorkTree
 from patchctl.manifest.distribution import Distribution
@@ -155,7 +155,7 @@ def _step(run: RebaseRun, state: RebaseState, feature: str, commit: str) -> Reba
     return advanced(state, step)
 
 
-def _made_by_absent(state: RebaseState, work: WorkTree, paths: Iterable[str]) -> dict[str, str]:
+def _made_by_absent(state: RebaseState, work: WorkTree, paths: Collection[str]) -> dict[str, str]:
     """The conflicting files that an earlier patch of this rebase adds, but was dropped or postponed."""
     found = {}
     for step in state.steps:
@@ -173,7 +173,9 @@ def _picked(run: RebaseRun, state: RebaseState, work: WorkTree, commit: str) -> 
     message = run.store(state).replay(work, commit, state.head)
     if message is not None:
         return commit_as(work, commit, state.head, message), True, []
-    picked = pick(work, commit)
+    # A file that an absent patch makes is in no upstream: git would take any new one that is half like it for its new name.
+    of_absent = _made_by_absent(state, work, {os.fsdecode(p) for p in touched_by(work, commit)})
+    picked = pick(work, commit, renames=not of_absent)
     remembered = picked.remembered
     notes = ["its conflicts alone: what was mended beside them is not on this tree"] if picked.remembered else []
     made = run.regeneration(state)
@@ -240,7 +242,7 @@ def accept_resolution(run: RebaseRun, state: RebaseState) -> RebaseState:
         return write_state(run.place.claim(), replace(state, stop=None))
     _refuse_edits(folder, state, commit.id)
     if state.stop is not None:
-        _refuse_markers(folder, state.stop)
+        _refuse_markers(folder, state)
     made, notes = Picked(commit.id, {}), list[str]()
     regeneration = run.regeneration(state)
     files = regeneration.among(touched_by(work, original))
@@ -306,7 +308,8 @@ def abort(run: RebaseRun, state: RebaseState) -> Path | None:
         commit = _own_commit(folder, state, state.todo[0][0]) if state.stop and state.todo else None
         if commit is not None:
             stop, work = state.stop, work_of(folder)
-            if marked := with_markers(folder, map(os.fsencode, stop.paths if stop else ())):
+            sides = (state.head, state.todo[0][1])
+            if marked := with_markers(folder, map(os.fsencode, stop.paths if stop else ()), sides):
                 aside = run.store(state).put_aside(work, state.head, marked)
             else:
                 run.store(state).keep(work, state.todo[0][1], state.head, commit.id)
@@ -325,6 +328,7 @@ def put_aside(run: RebaseRun, state: RebaseState) -> Path | None:
     folder = run.place.held
     assert folder is not None
     work = work_of(folder)
+    _catch_up(folder, state)
     if work.head() != state.head and _is_nothing(folder, work, state):
         with at_work(work):
             work.git("reset", "--soft", "--quiet", state.head)
@@ -366,8 +370,7 @@ def _check_resolved(folder: Path, work: WorkTree, state: RebaseState) -> None:
         raise DoesNotApply(
             "in conflict still\n  " + "\n  ".join(f"{os.fsdecode(p)}: {w}" for p, w in left.items()), hint=hint
         )
-    assert state.stop is not None
-    _refuse_markers(folder, state.stop)
+    _refuse_markers(folder, state)
     left_out = [*unstaged(work), *work.untracked()]
     if left_out:
         names = sorted(map(os.fsdecode, left_out))
@@ -376,9 +379,10 @@ def _check_resolved(folder: Path, work: WorkTree, state: RebaseState) -> None:
         )
 
 
-def _refuse_markers(folder: Path, stop: Stop) -> None:
+def _refuse_markers(folder: Path, state: RebaseState) -> None:
     """Raise DoesNotApply where a file that was in conflict holds the markers, staged or in a commit of the user's."""
-    if marked := with_markers(folder, map(os.fsencode, stop.paths)):
+    assert state.stop is not None
+    if marked := with_markers(folder, map(os.fsencode, state.stop.paths), (state.head, state.todo[0][1])):
         hint = "mend them, `git add` them or amend the commit, then `patchctl rebase --continue`"
         raise DoesNotApply("with a conflict's markers still\n  " + "\n  ".join(map(os.fsdecode, marked)), hint=hint)
 
@@ -398,6 +402,7 @@ def _own_commit(folder: Path, state: RebaseState, feature: str) -> CommitInfo | 
     if (folder / ".git" / "HEAD").read_text(encoding="utf-8").strip() != f"ref: refs/heads/{branch}":
         hint = f"bring your commit to {branch} and check it out: `git checkout -B {branch}` takes it there from where you are"
         raise LocalEdits(f"{folder} is not on its branch {branch}", [str(folder)], hint=hint)
+    _catch_up(folder, state)
     commits = commits_between(folder, state.head)
     if not commits:
         return None
@@ -410,6 +415,16 @@ def _own_commit(folder: Path, state: RebaseState, feature: str) -> CommitInfo | 
         what = f"commit {commits[0].id[:12]} is of feature {header.trailer('Feature')}, and {feature} was expected"
         raise WrongUse(what, hint="`git commit --amend`: keep the patch's message")
     return commits[0]
+
+
+def _catch_up(folder: Path, state: RebaseState) -> None:
+    """Bring HEAD forward again where a reset took it back behind what has arrived: none of that is the user's. Raises LocalEdits."""
+    work = work_of(folder)
+    head = head_of(work)
+    if head != state.head and descends(folder / ".git", state.head, head):
+        _refuse_edits(folder, state, head)
+        with at_work(work):
+            work.git("reset", "--hard", "--quiet", state.head)
 
 
 def _refuse_edits(folder: Path, state: RebaseState, head: str) -> None:

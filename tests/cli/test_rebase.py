@@ -493,6 +493,45 @@ def test_a_renamed_file_is_followed(made: Made) -> None:
     assert "--- a/greeter/words.py" in patch_of(made, "typo") and "LOUD" in builds(made, "greeter/words.py")
 
 
+def test_a_new_file_stays_where_the_patch_has_it(made: Made) -> None:
+    """As `drift` says of it; git would have it follow the folder that upstream moved."""
+    goes_on(
+        made, {HELLO: None, "src/greeter/hello.py": OLD, "greeter/__init__.py": None, "src/greeter/__init__.py": ""}
+    )
+    assert made.patchctl("drift", "greeter/v1", "--against", "v2").returncode == 20
+    assert outcomes(begin(made, code=20)) == {"typo": "clean", "polite": "clean", "loud": "clean"}
+    assert (tree_of(made) / "greeter/manners.py").is_file()
+
+
+@pytest.mark.parametrize("way", ["continue", "skip", "abort"])
+def test_a_head_that_was_set_back_behind_what_has_arrived(made: Made, way: str) -> None:
+    goes_on(made, {**AGAIN, "greeter/manners.py": "def bow():\n    return 1\n"})
+    before = distribution(made)
+    assert begin(made, code=4)["stopped_at"]["feature"] == "polite"
+    git(tree_of(made), "reset", "--hard", "HEAD~1")
+    if way == "continue":
+        (tree_of(made) / HELLO).write_text("mine\n")
+        assert HELLO in str(rebase(made, "--continue", code=5)["error"])
+        git(tree_of(made), "checkout", HELLO)
+        assert rebase(made, "--continue", code=4)["stopped_at"]["feature"] == "polite"
+    elif way == "skip":
+        assert outcomes(rebase(made, "--skip", "--reason", "no", code=20))["typo"] == "clean"
+    else:
+        rebase(made, "--abort")
+        assert distribution(made) == before
+
+
+def test_a_text_about_conflicts_has_markers_of_its_own(made: Made) -> None:
+    text = '\n\nMARKS = """\n<<<<<<< HEAD\n>>>>>>> theirs\n"""\n'
+    goes_on(made, {HELLO: OTHER_WORDS[HELLO] + text})
+    begin(made, code=4)
+    git(tree_of(made), "add", "--all")
+    assert "markers" in rebase(made, "--continue", code=4)["error"]["what"]
+    (tree_of(made) / HELLO).write_text(OLD.replace('"Helo, "', '"Hello, "') + text)
+    git(tree_of(made), "add", "--all")
+    assert outcomes(rebase(made, "--continue", code=20))["typo"] == "resolved"
+
+
 def test_what_upstream_has_is_named_with_its_commit(made: Made) -> None:
     fixed = goes_on(made, {HELLO: OLD.replace("Helo", "Hello")}, tag="v1.5", subject="spell it right")
     goes_on(made, AGAIN)
@@ -598,7 +637,11 @@ def test_a_stop_says_what_is_new_and_what_was_left_out(tmp_path: Path) -> None:
         replace(loud, edits={**loud.edits, **manners}),
     )
     made = make_distribution(tmp_path / "made", (replace(GREETER, patches=patches),))
-    goes_on(made, OTHER_WORDS)
+    # Upstream's own file like the one that is left out is none that it was renamed to.
+    goes_on(made, OTHER_WORDS | {"greeter/court/manners.py": polite.carries["greeter/manners.py"]})
+    drifted = json.loads(made.patchctl("drift", "greeter/v1", "--against", "v2", "--json").stdout)
+    (row,) = drifted["stacks"][0]["releases"]
+    assert {p["feature"]: p["state"] for p in row["patches"]}["loud"] == "conflict"
     begin(made, code=4)
     rebase(made, "--defer", "--reason", "later", code=4)
     stopped = made.patchctl("rebase", "--defer", "--reason", "with typo").stdout
