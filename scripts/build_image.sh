@@ -138,10 +138,15 @@ release_in() {
   { tar -xOf "$1" patchctl-bundle/index.json 2>/dev/null || true; } | sed -n 's/.*"release": *"\([0-9.]*\)".*/\1/p' | head -n 1
 }
 
-# release_of PROFILE: the newest release on which the profile stands. patchctl, which need not be here, takes it on the same one, as a
-# test holds.
+# release_of PROFILE: the release that patchctl takes it on; without patchctl, which need not be here, the newest on which the profile
+# stands: the same one where all of it is proven, as a test holds.
 release_of() {
   local release releases
+  if (patchctl --version) &>/dev/null; then
+    patchctl --root "$PWD" list profiles --json |
+      sed -n "/^      \"name\": \"$1\"/,/^    }/s/^      \"release\": \"\(.*\)\".*/\1/p"
+    return
+  fi
   while read -r release; do
     while read -r releases; do
       if among "$releases" "$release"; then echo "$release" && return; fi

@@ -259,13 +259,13 @@ def sbom_command(app: App, profile: str, form: str, workspace: Path | None, out:
         raise WrongUse("--sign signs a statement in a file", hint="add --format in-toto --out FILE")
     from patchctl.atomic import make_folder, replacing
     from patchctl.bundle.signature import STATEMENT, SigningKey
-    from patchctl.sbom.contents import contents_of, state_of
+    from patchctl.sbom.contents import contents_of
     from patchctl.sbom.forms import check_form, render
 
     check_form(form)
     key = SigningKey.load(sign) if sign else None
-    state = state_of(workspace.absolute()) if workspace else None
-    data = render(contents_of(app.distribution, app.distribution.profile(profile), state), form)
+    place = workspace.absolute() if workspace else None
+    data = render(contents_of(app.distribution, app.distribution.profile(profile), place), form)
     if out == Path("-"):
         sys.stdout.buffer.write(data)
         return

@@ -189,6 +189,8 @@ def run_script(app: App, name: str, arguments: Sequence[str]) -> NoReturn:
     line = ["bash" if name.endswith(".sh") else python, str(scripts[name]), *arguments]
     beside = Path(sys.executable).with_name("patchctl")
     environment = {**os.environ, "PATCHCTL_ROOT": str(app.found_root)}
+    if app.release:  # of a bundle: its folder does not say which release it was made for
+        environment["PATCHCTL_RELEASE"] = app.release
     if beside.is_file():
         environment.setdefault("PATCHCTL", str(beside))
     if lang := click.get_current_context().find_root().params.get("lang"):

@@ -89,13 +89,20 @@ def deploy(
     if out.failed or out.missing:
         return _held_back(out, alive)
     groups = _groups(looked)
-    if not groups:
-        out.missing = "no node answers"
-        return out
     writers = [group[0] for group in groups]
-    prepared = ask("preview", writers)
+    prepared = dict(ask("preview", writers)) if writers else {}
+    while skip_unreachable and (lost := {n: a.what for n, a in prepared.items() if isinstance(a, NoAnswer)}):
+        # Another node of a group takes the place of the one that was lost.
+        out.gone |= lost
+        groups = [left for group in groups if (left := [n for n in group if n not in lost])]
+        writers = [group[0] for group in groups]
+        prepared = {n: a for n, a in prepared.items() if n not in lost}
+        prepared |= ask("preview", [n for n in writers if n not in prepared])
+    left = sum(map(len, groups))
+    if not groups or (expected is not None and left < expected):
+        out.missing = f"{left} of {expected} nodes answer" if expected is not None else "no node answers"
     out.results.update({n: r for n, a in prepared.items() if (r := _failure(a)) is not None})
-    if out.failed:
+    if out.failed or out.missing:
         return _held_back(out, alive)
     if dry_run:
         out.results.update({n: _done(a, "would-change") for n, a in prepared.items()})

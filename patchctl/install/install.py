@@ -45,8 +45,8 @@ from patchctl.terminal.text import one_line
 from patchctl.workspace.imports import Import, find_imports
 from patchctl.workspace.state import load_state
 
-_SECONDS = 600
-_SECONDS = 60
+_PIP_SECONDS = 600
+_PROBE_SECONDS = 60
 _HINT = "name an interpreter with --python, for example .venv/bin/python"
 _KILLED = "run the same `patchctl install` again: it replaces what was half installed"
 # Runs in the user's interpreter. What is first on the path is what imports see.
@@ -117,7 +117,7 @@ def interpreter(named: str) -> str:
 def read_environment(python: str) -> PythonEnvironment:
     """Ask an interpreter. Raises WrongUse if that fails or it has no pip."""
     try:
-        told = ask_python(python, _PROBE, seconds=_SECONDS, cwd=None)
+        told = ask_python(python, _PROBE, seconds=_PROBE_SECONDS, cwd=None)
         site = tuple(dict.fromkeys(Path(p).resolve() for p in told["site"]))
         # `-m pip` would import a folder named pip from the current one.
         done = subprocess.run(
@@ -126,7 +126,7 @@ def read_environment(python: str) -> PythonEnvironment:
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
-            timeout=_SECONDS,
+            timeout=_PROBE_SECONDS,
             check=False,
         )
     except (PythonProbeFailed, OSError, subprocess.SubprocessError, TypeError, KeyError) as error:
@@ -193,11 +193,13 @@ def pip_install(environment: PythonEnvironment, wheels: Sequence[Path]) -> None:
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
-            timeout=_SECONDS,
+            timeout=_PIP_SECONDS,
             check=False,
         )
     except subprocess.TimeoutExpired as error:
-        raise WrongUse(f"pip did not finish within {error.timeout:g} seconds and was stopped", hint=_KILLED) from error
+        raise MachineFailed(
+            f"pip did not finish within {error.timeout:g} seconds and was stopped", hint=_KILLED
+        ) from error
     if done.returncode < 0:
         raise MachineFailed(f"pip was killed by signal {-done.returncode}", hint=_KILLED)
     if done.returncode != 0:

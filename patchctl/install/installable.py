@@ -20,8 +20,6 @@ from patchctl.workspace.state import TreeState, WorkspaceState, in_profile, load
 from patchctl.workspace.status import Status, read_status
 from patchctl.workspace.trees import Tree, commit_tree
 
-_AGAIN = "run `patchctl apply` again, then install"
-
 
 @dataclass(frozen=True)
 class InstallTree:
@@ -60,9 +58,11 @@ def install_trees(workspace: Path, dist: Distribution) -> tuple[list[InstallTree
     status = read_status(workspace, dist, None)
     state = load_state(workspace)
     if status.interrupted is not None:
-        raise WrongUse(f"{status.interrupted} of {workspace} was interrupted", hint=_AGAIN)
+        hint = f"`patchctl repair {_named(workspace)}` says how it ends; then install"
+        raise WrongUse(f"{status.interrupted} of {workspace} was interrupted", hint=hint)
     if state is None or status.profile is None:
-        raise WrongUse(f"no profile is applied to {workspace}", hint=_AGAIN)
+        hint = f"`patchctl apply --profile PROFILE {_named(workspace)}`, then install"
+        raise WrongUse(f"no profile is applied to {workspace}", hint=hint)
     _check(status, state, workspace)
     trees, passed_by = [], {s.upstream: "its source was not available to `patchctl apply`" for s in state.skipped}
     for name, tree_state in sorted(state.trees.items()):
@@ -83,9 +83,13 @@ def install_trees(workspace: Path, dist: Distribution) -> tuple[list[InstallTree
     return trees, passed_by
 
 
-def _apply_with_stash(state: WorkspaceState, workspace: Path) -> str:
-    """Return the apply command that made the workspace, with --stash."""
-    words = ["patchctl", "apply", "--profile", str(state.profile), "--workspace", str(workspace), "--stash"]
+def _named(workspace: Path) -> str:
+    return shlex.join(["--workspace", str(workspace)])
+
+
+def _apply(state: WorkspaceState, workspace: Path, *options: str) -> str:
+    """Return the apply command that made the workspace, with more options."""
+    words = ["patchctl", "apply", "--profile", str(state.profile), "--workspace", str(workspace), *options]
     words += ["--release", state.release] if state.release else []
     words += [f"--without={feature}" for feature in state.without]
     return shlex.join([*words, *(["--skip-unavailable"] if state.skipped else [])])
@@ -99,13 +103,14 @@ def _check(status: Status, state: WorkspaceState, workspace: Path) -> None:
         gone = [p for p in tree_state.generated if not tree.holds(p.encode())]
         edited += tree.shown(p.encode() for p in gone)
     if edited:
-        hint = f"`{_apply_with_stash(state, workspace)}` keeps them on a branch of the tree; then install"
+        hint = f"`{_apply(state, workspace, '--stash')}` keeps them on a branch of the tree; then install"
         raise LocalEdits("trees were edited since they were applied", sorted(edited), hint=hint)
+    again = f"`{_apply(state, workspace)}`, then install"
     for found in status.trees:
         if found.problem is not None:
-            raise LocalEdits(f"{found.upstream}: {found.problem}", [found.folder], hint=_AGAIN)
+            raise LocalEdits(f"{found.upstream}: {found.problem}", [found.folder], hint=again)
         if found.lock not in ("equal", "silent"):
-            raise WrongUse(f"{found.upstream}: {found.lock}", where=found.folder, hint=_AGAIN)
+            raise WrongUse(f"{found.upstream}: {found.lock}", where=found.folder, hint=again)
 
 
 @dataclass(frozen=True)

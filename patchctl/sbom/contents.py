@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+import shlex
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
@@ -112,13 +113,16 @@ class Contents:
         return hashlib.sha256(repr(self).encode("utf-8", "backslashreplace")).hexdigest()
 
 
-def contents_of(dist: Distribution, profile: Profile, state: WorkspaceState | None = None) -> Contents:
-    """Collect a profile's contents; with the state of a workspace, what is applied there. Needs no source.
+def contents_of(dist: Distribution, profile: Profile, workspace: Path | None = None) -> Contents:
+    """Collect a profile's contents; with a workspace, what is applied there. Needs no source.
 
     Raises what `select` raises, and WrongUse if the workspace holds something else.
     """
-    if state is not None:
-        _check(dist, state, profile)
+    state = state_of(workspace) if workspace else None
+    if state is not None and dist.held(state.profile, state.release) != profile:
+        held = f"{state.profile}, release {state.release}" if state.release else state.profile or "no profile"
+        hint = f"`patchctl apply {profile.options} --workspace {shlex.quote(str(workspace))}` moves it there"
+        raise WrongUse(f"the workspace holds {held}, not {profile.options.replace('--', '')}", hint=hint)
     chosen, evidence = select(dist, profile, ()), Evidence(dist)
     stacks = {name: stack for name, stack in chosen.stacks.items() if state is None or name in state.trees}
     upstreams = [_upstream(chosen, stack, evidence, state) for stack in stacks.values()]
@@ -133,13 +137,6 @@ def contents_of(dist: Distribution, profile: Profile, state: WorkspaceState | No
         (*_locked(dist, profile), *_runtime(dist, profile)),
         _applied(state) if state else (("of", "the distribution"),),
     )
-
-
-def _check(dist: Distribution, state: WorkspaceState, profile: Profile) -> None:
-    if dist.held(state.profile, state.release) != profile:
-        held = f"{state.profile}, release {state.release}" if state.release else state.profile or "no profile"
-        hint = f"`patchctl apply {profile.options}` moves it there"
-        raise WrongUse(f"the workspace holds {held}, not {profile.options.replace('--', '')}", hint=hint)
 
 
 def _applied(state: WorkspaceState) -> Pairs:

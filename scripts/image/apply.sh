@@ -9,6 +9,11 @@ main() {
   local profile=$1 bundle=$2 found place
   # --root: a bundle's own distribution would lie in the build's cache, which the image has not.
   local -a tool=(patchctl --root "$PATCHCTL_ROOT") options=() said=()
+  if [[ -n $bundle && -z ${PATCHCTL_RELEASE-} ]]; then
+    PATCHCTL_RELEASE=$(patchctl bundle show "/context/$bundle" --json |
+      /opt/patchctl/venv/bin/python -c 'import json, sys; print(json.load(sys.stdin)["release"] or "")')
+    export PATCHCTL_RELEASE
+  fi
   /opt/patchctl/venv/bin/python /opt/patchctl/image/check_python.py "$profile" "$4"
   read -ra options <<<"${3:-}"
   if [[ -n $bundle ]]; then

@@ -13,11 +13,14 @@ readonly BUILD=('setuptools>=77.0.3,<81' 'setuptools-scm>=8' 'setuptools-rust>=1
 
 main() {
   local profile=$1 python=$2 kind folder ours=no
+  # What the trees were applied on, whatever release the build named: a bundle has one of its own.
+  PATCHCTL_RELEASE=$(asked 'print(given["release"] or "")')
+  export PATCHCTL_RELEASE
   while read -r kind folder; do
     [[ $kind == into ]] || ours=yes
     # git refuses a repository that another user owns, and an image's user may be any.
     git config --system --add safe.directory "$folder"
-  done < <(trees)
+  done < <(asked 'for tree in given["trees"]: print(tree["kind"], tree["folder"])')
   if [[ ${COMPILERS:-no} == yes || ${NATIVE:-no} == yes ]]; then /opt/patchctl/image/system_packages.sh compilers; fi
   if [[ $ours == yes ]]; then patchctl install --editable --workspace "$PATCHCTL_WORKSPACE" --python "$python"; fi
   if [[ ${RUNTIME:-yes} == yes ]]; then runtime "$profile" "$python"; fi
@@ -28,11 +31,11 @@ main() {
   patchctl sbom --profile "$profile" --format in-toto --workspace "$PATCHCTL_WORKSPACE" --out /opt/patchctl/statement.json
 }
 
-# The workspace's trees, a line each: managed or into, and the folder.
-trees() {
+# asked CODE: what this Python prints of the workspace's status, `given`.
+asked() {
   patchctl status --workspace "$PATCHCTL_WORKSPACE" --json |
-    /opt/patchctl/venv/bin/python -c 'import json, sys
-for tree in json.load(sys.stdin)["trees"]: print(tree["kind"], tree["folder"])'
+    /opt/patchctl/venv/bin/python -c "import json, sys; given = json.load(sys.stdin)
+$1"
 }
 
 # The lock of the profile's requirements: nothing is left for pip to resolve. What the package index lacks on a platform comes

@@ -364,6 +364,17 @@ def test_a_node_that_does_not_answer_holds_all_back_unless_told(good: NodeFacts)
     assert states(out) == {"a": "applied"} and [n.title for n in out.gone] == ["b"] and out.exit_code == 0
 
 
+def test_a_node_lost_while_it_prepares_is_skipped_as_well_and_another_takes_its_place(good: NodeFacts) -> None:
+    silent: Answer = NoAnswer("silent", "no answer in 5 s")
+    ask = ScriptedNodes(in_groups(good, ["ab", "c", "d"]), preview={"a": [silent], "c": [silent]})
+    out = rolled(ask, skip_unreachable=True)
+    assert ask.log == [("look", "abcd"), ("preview", "acd"), ("preview", "b"), ("apply", "bd")]
+    assert states(out) == {"b": "applied", "d": "applied"} and [n.title for n in out.gone] == ["a", "c"]
+    lost: dict[str, list[Answer]] = {"a": [silent], "b": [silent]}
+    few = rolled(ScriptedNodes(in_groups(good, ["a", "b"]), preview=lost), skip_unreachable=True, expected=2)
+    assert (few.missing, few.exit_code) == ("0 of 2 nodes answer", 1)
+
+
 def test_one_of_those_that_share_a_workspace_writes(good: NodeFacts) -> None:
     ask = ScriptedNodes(in_groups(good, ["abc", "d"]))
     out = rolled(ask)
