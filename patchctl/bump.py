@@ -30,6 +30,7 @@ from patchctl.rebase.finish import RebaseResult
 from patchctl.rebase.rebase import is_met
 from patchctl.rebase.rebase_state import RebaseState, RebaseWorktree
 from patchctl.rebase.resolutions import VARIABLE
+from patchctl.rebase.start import stack_at
 from patchctl.requirements.declared import changes, declared_by, read_declared, stale
 from patchctl.requirements.sets import read_set
 from patchctl.scratch import scratch
@@ -251,7 +252,7 @@ def arrived_stack(dist: Distribution, move: StackMove, name: str | None) -> Stac
     """Return the stack of a move that has its patches already: the one `name`, whose rebase was begun, or that of a bump before."""
     to = move.to.removeprefix(f"{move.upstream}/")
     of_archive = release_prefix(dist.stack(move.upstream, move.stack), dist.upstream(move.upstream)) + to
-    stacks = [dist.stacks.get((move.upstream, one)) for one in ([name] if name else [to, of_archive])]
+    stacks = [stack_at(dist, move.upstream, one) for one in ([name] if name else [to, of_archive])]
     stack = next((one for one in stacks if one is not None and one.name != move.stack), None)
     return stack if stack and (stack.patches or stack.extends or stack.dropped or stack.postponed) else None
 

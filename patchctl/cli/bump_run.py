@@ -48,7 +48,7 @@ from patchctl.prove.proof_trees import check_provable
 from patchctl.rebase.rebase import accept_resolution, clear_locks, to_next_stop
 from patchctl.rebase.rebase_state import RebaseRun, RebaseState, RebaseWorktree, locked, new_stack
 from patchctl.rebase.rebase_state import read_state as read_rebase
-from patchctl.rebase.start import RebaseRequest, start
+from patchctl.rebase.start import RebaseRequest, moved_on, start
 from patchctl.report.bump import (
     BumpOutput,
     BumpStop,
@@ -321,7 +321,8 @@ class _Bump:
             with locked(place.held):
                 clear_locks(run, place.held, rebase := read_rebase(place.held))
                 return self._go_on_with(run, rebase, go_on=True)
-        if (arrived := arrived_stack(dist, move, known)) is not None:
+        arrived = arrived_stack(dist, move, known)
+        if arrived is not None and (known or moved_on(dist, arrived, move.to, self.options) is None):
             self._note(stacks=self.state.stacks | {move.upstream: arrived.name})
             return None
         old = dist.stack(move.upstream, move.stack)

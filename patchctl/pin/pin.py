@@ -145,7 +145,7 @@ def _new_stack(
     if revision is None and version is None:
         what = f"{quoted(wanted)} is no version, which a source distribution is named by"
         raise WrongUse(what, hint="name a version, as 1.2.3")
-    own = name or (_name(revision, wanted) if revision else f"{prefix}{version}")
+    own = name or (stack_name(revision.tag or revision.branch or wanted) if revision else f"{prefix}{version}")
     _check_free(dist, like.upstream, own)
     sdist = _sdist(upstream, str(version) if version else None, options, progress, tried)
     if revision is None and sdist is None:
@@ -194,8 +194,9 @@ def _said(
     return Revision(known, f"{prefix}{version}" if version else None, None, "the command line")
 
 
-def _name(revision: Revision, wanted: str) -> str:
-    return re.sub(r"[^a-z0-9._-]", "-", (revision.tag or revision.branch or wanted).lower()).lstrip("-._")[:40]
+def stack_name(revision: str) -> str:
+    """The name of a stack for a tag, a branch or a commit, where nobody gives one."""
+    return re.sub(r"[^a-z0-9._-]", "-", revision.lower()).lstrip("-._")[:40]
 
 
 def _check_free(dist: Distribution, upstream: str, name: str) -> None:

@@ -17,7 +17,7 @@ from patchctl.manifest.distribution import Distribution, check_outside
 from patchctl.manifest.files import exclusive_writer
 from patchctl.manifest.types import Pin, Stack
 from patchctl.manifest.yamltree import plain
-from patchctl.pin.pin import find_pin
+from patchctl.pin.pin import find_pin, stack_name
 from patchctl.rebase.cherry_pick import work_of
 from patchctl.rebase.rebase_state import RebaseRun, RebaseState, RebaseWorktree, Stage, hold, write_state
 from patchctl.rebase.resolutions import Resolutions
@@ -127,8 +127,8 @@ def _target(
 ) -> tuple[Stack, str]:
     """The new stack and its manifest's text: one that `pin` wrote, or one found now and written by `finish`."""
     old, name = request.old, request.to.removeprefix(f"{request.old.upstream}/")
-    known, own = None if request.name else dist.stacks.get((old.upstream, name)), request.name
-    if known is not None and known.patches and (head := _moved_on(dist, known, options)) is not None:
+    known, own = None if request.name else stack_at(dist, old.upstream, name), request.name
+    if known is not None and known.patches and (head := moved_on(dist, known, name, options)) is not None:
         known, own = None, head[:8]
     if known is None:
         pinned = find_pin(dist, old, name, options, progress, name=own)
@@ -151,12 +151,17 @@ def _target(
     return replace(known, comes_from=request.old.name), text
 
 
-def _moved_on(dist: Distribution, stack: Stack, options: SourceOptions) -> str | None:
+def stack_at(dist: Distribution, upstream: str, revision: str) -> Stack | None:
+    """The stack that is named for a revision."""
+    return dist.stacks.get((upstream, revision)) or dist.stacks.get((upstream, stack_name(revision)))
+
+
+def moved_on(dist: Distribution, stack: Stack, branch: str, options: SourceOptions) -> str | None:
     """The head of the branch that the stack is named for and pinned on, if that is another commit now."""
     if stack.pin.commit is None or stack.pin.tag is not None:
         return None
     upstream = dist.upstream(stack.upstream)
-    found = Revisions(stack.upstream, upstream, release_prefix(stack, upstream), options).find(stack.name)
+    found = Revisions(stack.upstream, upstream, release_prefix(stack, upstream), options).find(branch)
     return None if found is None or found.commit == stack.pin.commit else found.commit
 
 

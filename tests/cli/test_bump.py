@@ -244,6 +244,21 @@ def test_the_newest_release_gets_the_next_point_release(made: Made) -> None:
     assert (found["release"], found["new"]) == ("2001.01.1", "2001.01.2")
 
 
+def test_a_branch_that_moved_on_is_pinned_anew_and_a_tag_with_a_slash_is_not(made: Made) -> None:
+    origin = made.origins / "greeter"
+    git(origin, "branch", "--move", "dev/x")
+    for to, again in (("dev/x", True), ("release/v2", False)):
+        goes_on(made, "greeter", "release/v2" if not again else "v1.1", {"README.md": f"greeter of {to}\n"})
+        first = bump(made, "2001.01", "--to", f"2001.0{3 - again}", "--only", f"greeter@{to}", "--no-prove", code=20)
+        assert first["stacks"]["greeter"] == to.replace("/", "-")
+        if again:
+            goes_on(made, "greeter", "v1.2", {"README.md": "greeter, further on\n"})
+        head = git(origin, "rev-parse", "HEAD").strip()
+        second = bump(made, "2001.01", "--to", f"2001.0{5 - again}", "--only", f"greeter@{to}", "--no-prove", code=20)
+        assert second["stacks"]["greeter"] == (head[:8] if again else first["stacks"]["greeter"])
+        assert head in (made.root / f"manifests/stacks/greeter/{second['stacks']['greeter']}.yaml").read_text()
+
+
 def test_nothing_is_newer(made: Made) -> None:
     assert begin(made, code=0)["status"] == "nothing to move"
     assert "--only UPSTREAM moves one that no other" in made.good("bump", "2001.01", "--to", "2001.02")

@@ -18,6 +18,7 @@ from vllm import SamplingParams
 from vllm.inputs import TokensPrompt
 
 LONG, SHORT, SEEN = 160, 4, 20
+ENDLESS = 450  # is still at work when it is ended, whatever else the machine does
 FIRST, SECOND = "server_0", "server_1"
 OURS = f"{ROLLOUT}.rollout_rebalance"
 # A step takes ten milliseconds for each request, and prompts next to nothing.
@@ -53,7 +54,7 @@ class Two:
     def session(self, number):
         return f"session {self.number} {number}"
 
-    def tail(self, client=None):
+    def tail(self, client=None, long=LONG):
         """Eight requests, of which every second one is short: the sessions of the long ones are at the first server."""
         self.number += 1
         for at in range(8):
@@ -63,7 +64,7 @@ class Two:
             ask(
                 self.session(at),
                 prompt_ids=rs.prompt(at),
-                sampling_params=GREEDY | {"max_tokens": SHORT if at % 2 else LONG},
+                sampling_params=GREEDY | {"max_tokens": SHORT if at % 2 else long},
             )
             for at in range(8)
         ]
@@ -274,7 +275,7 @@ async def off(model):
         "answers": await answers(tasks),
         "status": sorted(two.balancer.of.get_status()),
     }
-    tasks = two.tail()
+    tasks = two.tail(long=ENDLESS)
     await until(lambda: len(states[0]) == 4 and not states[1])
     found["ended"] = await two.stop(tasks)
     rs.end(made)
