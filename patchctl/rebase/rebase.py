@@ -71,6 +71,7 @@ from patchctl.workspace.edit import references_of_a_person
 # Hidden files and build output are not part of a distribution.
 _NOT_COPIED = shutil.ignore_patterns(".*", "build", "edit", "__pycache__", "*.egg-info")
 LOST = "it does not arrive by itself"
+_HAS_IT = "upstream has it at "
 
 
 def continue_(run: RebaseRun, state: RebaseState) -> RebaseState:
@@ -119,14 +120,23 @@ def clear_locks(run: RebaseRun, tree: Path, state: RebaseState) -> None:
 
 
 def _next_stage(run: RebaseRun, state: RebaseState) -> RebaseState:
-    """Queue what arrived on one release for the next."""
-    here = state.stages[state.stage].name
-    todo = tuple((s.feature, s.commit) for s in state.steps if s.stage == here and s.commit is not None)
-    number = state.stage + 1
-    state = replace(state, stage=number, todo=todo, head=state.stages[number].base)
+    """Queue what arrived on one release for the next; for the last one also what a release between had, and may have taken back."""
+    here, number = state.stages[state.stage].name, state.stage + 1
+    todo = {s.feature: s.commit for s in state.steps if s.stage == here and s.commit is not None}
+    if number == len(state.stages) - 1:
+        todo |= {feature: step.before for feature, step in _taken(state).items()}
+    in_order = [s.feature for s in state.steps if s.stage == state.stages[0].name and s.feature in todo]
+    dropped = {feature: why for feature, why in state.dropped.items() if feature not in todo}
+    queued = tuple((feature, todo[feature]) for feature in in_order)
+    state = replace(state, stage=number, todo=queued, dropped=dropped, head=state.stages[number].base)
     hold(work_of(run.place.hidden), state)
     clear(work_of(run.place.hidden), state.head)
     return write_state(run.place.hidden, state)
+
+
+def _taken(state: RebaseState) -> dict[str, RebaseStep]:
+    """The steps at which a release before had a patch already, by feature."""
+    return {s.feature: s for s in state.steps if s.outcome == "dropped" and s.reason.startswith(_HAS_IT)}
 
 
 def _step(run: RebaseRun, state: RebaseState, feature: str, commit: str) -> RebaseState:
@@ -134,6 +144,11 @@ def _step(run: RebaseRun, state: RebaseState, feature: str, commit: str) -> Reba
     work = work_of(run.place.hidden)
     clear(work, state.head)
     picked, outcome, notes = _picked(run, state, work, commit)
+    if (before := _taken(state).get(feature)) is not None:
+        if picked.commit is None or picked.empty:  # in conflict where upstream went on with what it took
+            clear(work, state.head)
+            return advanced(state, replace(before, stage=stage_of(state).name))
+        notes = [*notes, f"{before.stage} had it, and {stage_of(state).name} has not: taken back, or in another form"]
     if picked.commit is None:
         seen = uncommitted(run.place.hidden, state.head, generated_in(state))
         paths = {os.fsdecode(p): why for p, why in picked.conflicts.items()}
@@ -145,7 +160,7 @@ def _step(run: RebaseRun, state: RebaseState, feature: str, commit: str) -> Reba
         clear(work, state.head)
         span = (base_before(state), state.stages[state.stage].base)
         took = taken_by(work, commit, span, state.upstream, run.dist.upstream(state.upstream), run.options)
-        reason = f"upstream has it at {state.stages[state.stage].name}" + (f": {took}" if took else "")
+        reason = f"{_HAS_IT}{state.stages[state.stage].name}" + (f": {took}" if took else "")
         if not state.drop_upstreamed:
             return replace(state, stop=Stop("empty", feature, reason=reason))
         return advanced(state, RebaseStep(stage_of(state).name, feature, commit, "dropped", None, reason))

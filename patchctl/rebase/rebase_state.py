@@ -271,7 +271,7 @@ _HELD = "refs/patchctl/rebase/"
 
 def hold(work: WorkTree, state: RebaseState) -> None:
     """Reference commits that no branch has (patches to come, old patches, revisions), so that `git gc` keeps them."""
-    wanted = {state.old_base, state.old_commits[-1], *(s.base for s in state.stages), *(c for _, c in state.todo[-1:])}
+    wanted = {state.old_base, state.old_commits[-1], *(s.base for s in state.stages), *(c for _, c in state.todo)}
     wanted |= {state.generator} if state.generator else set()
     let_go(work, but=wanted)
     work.git("update-ref", "--stdin", stdin="".join(f"update {_HELD}{c} {c}\n" for c in sorted(wanted)).encode())

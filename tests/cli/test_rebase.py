@@ -719,6 +719,16 @@ def test_release_by_release(made: Made) -> None:
     ]
 
 
+def test_what_upstream_took_back_again_comes_along(made: Made) -> None:
+    goes_on(made, {HELLO: OLD.replace("Helo", "Hello")}, tag="v1.1", subject="spell it right")
+    goes_on(made, {HELLO: OLD, **AGAIN}, subject="as it was")
+    found = begin(made, "--through", "all", "--drop-upstreamed")
+    last = {s["feature"]: s for s in found["steps"] if s["stage"] == "v2"}
+    assert [*last] == ["typo", "polite", "loud"] and found["dropped"] == {}
+    assert last["typo"]["outcome"] == "clean" and last["typo"]["notes"][0].startswith("v1.1 had it, and v2 has not")
+    assert "Hello" in builds(made)
+
+
 COUNT = "greeter/_generated_count.txt"
 SCRIPT = "grep -c . greeter/hello.py > greeter/_generated_count.txt\n"
 
