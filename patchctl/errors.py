@@ -219,6 +219,7 @@ EXIT_CODES = (
             "blame": "the line cannot be attributed",
             "bisect": "there is nothing to find",
             "drift": "the workspace differs; with `--baseline`, something newly broke",
+            "outdated": "an upstream has something newer than its pin",
             "cluster": "a node differs, is dead or does not answer",
         },
     ),
@@ -251,7 +252,7 @@ EXIT_CODES = (
         {
             "": "another preimage, a shifted hunk, repeated context",
             "import": "the mails are sound, but fit no stack",
-            "rebase": "a patch needs you, or files still have conflicts or their markers",
+            "rebase, bump": "a patch needs you, or files still have conflicts or their markers",
         },
     ),
     ExitCode(
@@ -298,6 +299,7 @@ EXIT_CODES = (
         {
             "drift": "a patch is lost, is not proven where it arrives, could not be examined, or calls what another upstream changed",
             "rebase": "it is complete, but a changed patch lacks a proof, or a requirement was dropped",
+            "bump": "it is complete, and someone has to look: a patch lacks a proof, or was left out",
         },
     ),
     ExitCode(70, "a fault of patchctl", "please report it with the traceback"),

@@ -79,6 +79,9 @@ def outdated(
             kinds = {**newest.by_kind}
             if branch and not releases.is_older(branch) and is_pinned(drifting, stack, branch) is False:
                 kinds.setdefault(BRANCH, branch)
+            head = releases.commit_of(stack.name) if stack.pin.commit and not stack.pin.tag else None
+            if head not in (None, stack.pin.commit):  # the branch that it is pinned on has moved on
+                kinds.setdefault(BRANCH, stack.name)
             has_repository = drifting.dist.upstream(stack.upstream).git or drifting.options.mirrors.get(stack.upstream)
             archived = newest.archived if has_repository else ()
             newer = tuple(NewRevision(kind, name, archived=name in archived) for kind, name in kinds.items())

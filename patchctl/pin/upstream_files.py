@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from importlib import import_module
+from importlib.util import find_spec
 from types import TracebackType
 from typing import TYPE_CHECKING, Annotated
 
@@ -23,7 +26,7 @@ from patchctl.source.archive import ArchivedFile, is_generated, read_archive
 from patchctl.source.cache import read_record
 from patchctl.source.config import archive_limits
 from patchctl.source.types import Base
-from patchctl.terminal.text import visible_line
+from patchctl.terminal.text import one_line, visible_line
 
 if TYPE_CHECKING:
     from email.message import Message
@@ -83,11 +86,18 @@ class BaseReader:
         return None
 
     def metadata(self) -> Message:
-        """The archive's PKG-INFO; empty if there is none."""
+        """The archive's PKG-INFO, else what `[project]` of a pyproject.toml says of licence and summary."""
         from email import message_from_bytes
 
         file = self.archived.get(b"PKG-INFO")
-        return message_from_bytes(file.data if file is not None else b"")
+        found = message_from_bytes(file.data if file is not None else b"")
+        if file is None and b"pyproject.toml" in self.files and find_spec("tomllib"):  # of Python 3.11 and newer
+            with contextlib.suppress(ValueError):
+                project = import_module("tomllib").loads(self.text(b"pyproject.toml")).get("project", {})
+                for key, name in (("license", "License-Expression"), ("description", "Summary")):
+                    if isinstance(project.get(key), str):
+                        found[name] = one_line(project[key])
+        return found
 
     def project_in_archive(self) -> tuple[str, str] | None:
         """The project and the version that the archive's PKG-INFO names."""

@@ -93,7 +93,11 @@ def drift_text(
     if todo := [s for s in stacks if s.releases and _is_to_rebase(s.releases[-1])]:
         first = todo[0]
         found = [word for one in mirrors if one.startswith(f"{first.upstream}=") for word in ("--mirror", one)]
-        words = ["rebase", f"{first.upstream}/{first.stack}", "--to", first.releases[-1].release, *found]
+        last = first.releases[-1]
+        words = ["rebase", f"{first.upstream}/{first.stack}", "--to", last.release, *found]
+        if last.release == first.stack:
+            yield f"{visible_line(last.release)} names another commit now, {last.commit[:12]}"
+            words += ["--name", f"{first.stack}-{last.commit[:8]}"]
         yield f"next: patchctl {visible_line(shlex.join(words))}"
     for stack in stacks:
         yield from _stack(stack, style, verbose=verbose)

@@ -15,7 +15,8 @@ from patchctl.git.fetch import fetch_commit, is_diverted, list_refs, proven_tree
 from patchctl.git.history import asked, git_dir, has_commit, refs_of
 from patchctl.git.run import GitFailed
 from patchctl.language import message
-from patchctl.manifest.types import Pin, Stack, Upstream
+from patchctl.manifest.typeinfo import shape_of
+from patchctl.manifest.types import Pin, Stack, Tag, Upstream
 from patchctl.source import cache
 from patchctl.source.cache import check_tree
 from patchctl.source.intact import is_intact
@@ -232,8 +233,7 @@ class Revisions:
             repo = _repository(place)
             if _COMMIT.fullmatch(wanted):
                 if repo is None or has_commit(repo, wanted):
-                    tag = next((t for t, oid in sorted(tags.items()) if oid == wanted), None)
-                    return Revision(wanted, tag, None, place.shown, repo)
+                    return Revision(wanted, self._tag_of(wanted, tags), None, place.shown, repo)
                 self.tried.append(Tried(place.shown, f"no commit {wanted}"))
                 continue
             for tag in dict.fromkeys((wanted, self.prefix + wanted)):
@@ -242,10 +242,15 @@ class Revisions:
             if _HEADS + wanted in refs:
                 return Revision(refs[_HEADS + wanted], None, wanted, place.shown, repo)
             if _SHORT.fullmatch(wanted) and (commit := _in_full(wanted, repo, refs)) is not None:
-                tag = next((t for t, oid in sorted(tags.items()) if oid == commit), None)
-                return Revision(commit, tag, None, place.shown, repo)
+                return Revision(commit, self._tag_of(commit, tags), None, place.shown, repo)
             self.tried.append(Tried(place.shown, f"no tag or branch {wanted}{_like(wanted, tags)}{_ask(wanted)}"))
         return None
+
+    def _tag_of(self, commit: str, tags: Mapping[str, str]) -> str | None:
+        """The commit's tag that a manifest can name: that of the latest version, else the first."""
+        own = sorted(tag for tag, oid in tags.items() if oid == commit and shape_of(Tag).takes_text(tag))
+        versions = {tag: found for tag in own if (found := version_of(tag, self.prefix)) is not None}
+        return max(versions, key=lambda tag: versions[tag]) if versions else next(iter(own), None)
 
     @property
     def answered(self) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import os
 import re
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -96,9 +97,19 @@ class RevisionTree:
         return None if found is None or found.mode == FOLDER else found
 
     def read(self, path: bytes) -> bytes | None:
-        """Return a file's content; None if there is no such file, or the repository lacks its blob."""
+        """Return a file's content; None if there is no such file, or the cache keeps it of no archive. Raises SourceUnavailable
+        for a clone that was made without it."""
         entry = self.entry(path)
-        if entry is None or entry.mode == GITLINK or not self._reader.holds(entry.id):
+        if entry is None or entry.mode == GITLINK:
+            return None
+        if not self._reader.holds(entry.id):
+            if next((self._reader.repo / "objects" / "pack").glob("*.promisor"), None) is not None:
+                tried = [Tried(str(self._reader.repo), "it is a partial clone")]
+                raise SourceUnavailable(
+                    f"{os.fsdecode(path)} cannot be had",
+                    tried,
+                    hint="clone it whole, without --filter; or name another place with --mirror",
+                )
             return None
         return self._reader.read(entry.id)[1]
 

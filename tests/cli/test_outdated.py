@@ -67,6 +67,34 @@ def test_the_head_of_the_pins_branch(made: Made) -> None:
     assert newer(outdated(made, "clock", code=1)["clock"]) == {"branch": ("v2", "exact", [])}
 
 
+def test_the_head_of_a_branch_whose_name_is_no_version(made: Made) -> None:
+    main, v1 = (made.root / "manifests/stacks/greeter" / f"{name}.yaml" for name in ("main", "v1"))
+    main.write_text(v1.read_text().replace("name: v1", "name: main"))
+    (made.root / "patches/greeter/v1").rename(made.root / "patches/greeter/main")
+    v1.unlink()
+    for profile in made.root.glob("manifests/profiles/*.yaml"):
+        profile.write_text(profile.read_text().replace("greeter: v1", "greeter: main"))
+    git(made.origins / "greeter", "branch", "--force", "--move", "main")
+    assert newer(outdated(made, code=0)["greeter"]) == {}
+    write_files(made.origins / "greeter", {"other.py": "OTHER = 1\n"})
+    git(made.origins / "greeter", "add", "--all")
+    git(made.origins / "greeter", "commit", "--quiet", "-m", "on")
+    assert newer(outdated(made, code=1)["greeter"]) == {"branch": ("main", "exact", [])}
+
+
+def test_a_partial_clone_is_no_conflict(made: Made, tmp_path: Path) -> None:
+    release(made, "v2", {"greeter/hello.py": MOVED})
+    git(made.origins / "greeter", "config", "uploadpack.allowFilter", "true")
+    partial = tmp_path / "partial"
+    git(
+        tmp_path, "clone", "--quiet", "--bare", "--filter=blob:none", f"file://{made.origins / 'greeter'}", str(partial)
+    )
+    found = made.patchctl("outdated", "greeter", "--mirror", f"greeter={partial}", "--json")
+    assert "conflicts" not in found.stdout and "is a partial clone" in found.stdout, found.stdout + found.stderr
+    done = made.patchctl("drift", "greeter", "--against", "v2", "--mirror", f"greeter={partial}")
+    assert done.returncode == 3 and "without --filter" in done.stderr, done.stdout + done.stderr
+
+
 def test_no_drift_names_what_is_newer_and_fetches_nothing(made: Made) -> None:
     release(made, "v2", {"other.py": "OTHER = 1\n"})
     assert newer(outdated(made, "--no-drift", code=1)["greeter"]) == {"release": ("v2", None, [])}

@@ -129,6 +129,17 @@ def test_a_branch_and_a_commit(made: Made) -> None:
     assert (found["stack"], found["commit"], found["tree"], found["tag"]) == ("today", commit, tree, None)
 
 
+def test_of_a_commits_tags_that_of_the_latest_version_counts(made: Made) -> None:
+    commit, _ = goes_on(made, {"README.md": "again\n"}, tag=None)
+    for tag in ("V1.3-RC", "release/v1.2", "v1.1.0", "v1.0.9"):
+        git(made.origins / "greeter", "tag", tag)
+    git(made.origins / "greeter", "update-ref", "refs/tags/-dash", commit)
+    assert pin(made, "greeter", commit, "--dry-run")["tag"] == "v1.1.0"
+    for tag in ("v1.1.0", "v1.0.9", "release/v1.2", "V1.3-RC"):
+        git(made.origins / "greeter", "tag", "--delete", tag)
+    assert pin(made, "greeter", commit, "--dry-run")["tag"] is None
+
+
 def test_the_first_digits_of_a_commit(made: Made) -> None:
     commit, _ = goes_on(made, {"README.md": "again\n"}, tag=None)
     for length in (7, 12):
