@@ -253,10 +253,11 @@ class StackBuilder:
         state.contents.update(self._reader.blobs(base, base))
 
     def _weaves(self, patches: Sequence[StackPatch], out: set[int], state: _State) -> dict[bytes, Weave]:
-        """Return a weave for every file that both a left-out and a kept patch change."""
-        left = {path for i in out for path in patches[i].paths}
-        kept = {path for i, p in enumerate(patches) if i not in out for path in p.paths}
-        return {p: Weave(state.contents[p], out) for p in sorted(left & kept) if p in state.contents}
+        """Return a weave for every file that a left-out patch changes before a kept one does: what comes last is left out as it is."""
+        left = {path: i for i in sorted(out, reverse=True) for path in patches[i].paths}
+        kept = {path: i for i, p in enumerate(patches) if i not in out for path in p.paths}
+        both = sorted(path for path in left.keys() & kept.keys() if left[path] < kept[path])
+        return {p: Weave(state.contents[p], out) for p in both if p in state.contents}
 
     def _apply(
         self, number: int, patch: StackPatch, state: _State, weaves: dict[bytes, Weave], out: bool

@@ -306,6 +306,9 @@ def test_changes_that_are_not_line_by_line_are_refused_on_both_sides(repo: Repo,
     )
     with pytest.raises(DoesNotApply, match=r"but not line by line|is blob"):
         build(repo.dir, base, patches, [0])
+    # What comes last is left out as it is, whatever it does.
+    (before,) = repo.history([{b"f": (0o100644, other)}])
+    assert build(repo.dir, base, patches, [1]).tip_tree == repo.tree(before)
 
 
 def test_a_rename_that_edits_nothing_moves_the_file_as_it_is(repo: Repo) -> None:
