@@ -98,9 +98,9 @@ def deploy(
         writers = [group[0] for group in groups]
         prepared = {n: a for n, a in prepared.items() if n not in lost}
         prepared |= ask("preview", [n for n in writers if n not in prepared])
-    left = sum(map(len, groups))
-    if not groups or (expected is not None and left < expected):
-        out.missing = f"{left} of {expected} nodes answer" if expected is not None else "no node answers"
+    here = sum(map(len, groups))
+    if not groups or (expected is not None and here < expected):
+        out.missing = f"{here} of {expected} nodes answer" if expected is not None else "no node answers"
     out.results.update({n: r for n, a in prepared.items() if (r := _failure(a)) is not None})
     if out.failed or out.missing:
         return _held_back(out, alive)
