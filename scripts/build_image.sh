@@ -16,8 +16,8 @@ Builds Dockerfile.into (--in-place) or Dockerfile for a profile with docker, pod
 holds (`patchctl status --labels`) and labels it with that, and with where it came from: revision, base and its digest.
 
   -p, --profile NAME   the profile [default: qwen3-235b]
-  -s, --release NAME   the release to take it on, whose base is then the default [default: PATCHCTL_RELEASE, else the first of those
-                       in the Dockerfile on which the profile stands: the newest on which it is proven]
+  -s, --release NAME   the release to take it on, whose base is then the default [default: PATCHCTL_RELEASE, else the bundle's, else
+                       the newest on which the profile stands, proven or not]
   -t, --tag IMAGE      the image's name [default: patchctl:PROFILE]
   -b, --base IMAGE     BASE_IMAGE, by tag or NAME@sha256:DIGEST [default: what the Dockerfile says]
       --in-place [NAME=DIR]
@@ -138,15 +138,10 @@ release_in() {
   { tar -xOf "$1" patchctl-bundle/index.json 2>/dev/null || true; } | sed -n 's/.*"release": *"\([0-9.]*\)".*/\1/p' | head -n 1
 }
 
-# release_of PROFILE: the release that patchctl takes it on; without patchctl, which need not be here, the newest on which the profile
-# stands: the same one where all of it is proven, as a test holds.
+# release_of PROFILE: the newest release on which the profile stands. patchctl, which need not be here, takes it on the same one where
+# that is proven, as a test holds.
 release_of() {
   local release releases
-  if (patchctl --version) &>/dev/null; then
-    patchctl --root "$PWD" list profiles --json |
-      sed -n "/^      \"name\": \"$1\"/,/^    }/s/^      \"release\": \"\(.*\)\".*/\1/p"
-    return
-  fi
   while read -r release; do
     while read -r releases; do
       if among "$releases" "$release"; then echo "$release" && return; fi
