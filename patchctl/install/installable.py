@@ -58,10 +58,10 @@ def install_trees(workspace: Path, dist: Distribution) -> tuple[list[InstallTree
     status = read_status(workspace, dist, None)
     state = load_state(workspace)
     if status.interrupted is not None:
-        hint = f"`patchctl repair {_named(workspace)}` says how it ends; then install"
+        hint = f"`patchctl repair --workspace {shlex.quote(str(workspace))}` says how it ends; then install"
         raise WrongUse(f"{status.interrupted} of {workspace} was interrupted", hint=hint)
     if state is None or status.profile is None:
-        hint = f"`patchctl apply --profile PROFILE {_named(workspace)}`, then install"
+        hint = f"`patchctl apply --profile PROFILE --workspace {shlex.quote(str(workspace))}`, then install"
         raise WrongUse(f"no profile is applied to {workspace}", hint=hint)
     _check(status, state, workspace)
     trees, passed_by = [], {s.upstream: "its source was not available to `patchctl apply`" for s in state.skipped}
@@ -81,10 +81,6 @@ def install_trees(workspace: Path, dist: Distribution) -> tuple[list[InstallTree
         reasons = "; ".join(f"{n}: {why}" for n, why in passed_by.items())
         raise WrongUse(f"{workspace} has no tree to install", hint=reasons or None)
     return trees, passed_by
-
-
-def _named(workspace: Path) -> str:
-    return shlex.join(["--workspace", str(workspace)])
 
 
 def _apply(state: WorkspaceState, workspace: Path, *options: str) -> str:
