@@ -21,6 +21,7 @@ import pytest
 from chinese import IN_CHINESE, english_in
 from distribution import CLOCK, GREETER, REPO, Made, git, make_distribution, run_patchctl
 from on_disk import copy_of, snapshot
+from pins import oldest
 from test_example import Example
 
 from patchctl.bundle.layout import (
@@ -146,19 +147,22 @@ def test_a_bundle_is_a_distribution_for_every_verb(behind: Behind, bundle: Path)
 @pytest.mark.heavy("fetches the sources of a real profile")
 def test_recipes_and_preflight_need_a_bundle_and_nothing_else(tmp_path: Path) -> None:
     profile, file = "qwen3-235b", tmp_path / "real.tar"
-    args = (f"--profile={profile}", "--source=sdist", "--skip-unavailable", f"--out={file}")
+    release = {"PATCHCTL_RELEASE": oldest()}  # not the one that a distribution takes by itself
+    args = (f"--profile={profile}", f"--release={oldest()}", "--source=sdist", "--skip-unavailable", f"--out={file}")
     index = {name: value for name, value in os.environ.items() if name.startswith("PIP_")} | {"PIP_NO_INDEX": "0"}
     made = run_patchctl(f"--root={REPO}", "bundle", "create", *args, home=tmp_path / "home", env=index, timeout=600)
     if made.returncode == SourceUnavailable.code:
         pytest.skip(made.stderr.splitlines()[0])
     assert made.returncode == 0, made.stderr
-    release = {"PATCHCTL_RELEASE": shown(file)["release"]}
+    assert shown(file)["release"] == oldest()
     for words in ("recipe list", f"recipe command {profile}/grpo"):
         here, there = (
             run_patchctl("--root", str(at), *words.split(), home=tmp_path / "home", env=chosen)
             for at, chosen in ((REPO, release), (file, {}))
         )
         assert there.returncode == 0 and there.stdout == here.stdout != "", there.stderr
+    dry = run_patchctl(f"--root={file}", "train", profile, "grpo", "--dry-run", home=tmp_path / "home")
+    assert f"# {profile}/grpo, release {oldest()}" in dry.stdout, dry.stdout + dry.stderr
     looked = run_patchctl(f"--root={file}", "preflight", f"--recipe={profile}/grpo", "--json", home=tmp_path / "home")
     assert looked.returncode == 1 and len(json.loads(looked.stdout)["findings"]) > 10, looked.stderr
 
