@@ -357,8 +357,8 @@ def bisect_command(
 
     CMD runs in a temporary workspace (the current folder; its name is in PATCHCTL_WORKSPACE too), with the patched trees first
     where Python looks: 0 is good, 125 cannot be told, 126 and 127 end the search, all else is bad. It runs with all patches, with
-    none, and then with about log2 of them; no run has a patch without what that requires. What CMD says goes to standard error. No workspace of
-    yours is touched.
+    none, and then with about log2 of them; no run has a patch without what that requires. What CMD says goes to standard error. No
+    workspace of yours is touched.
 
     Exit code 1 when the command succeeds with all, or fails without any patch.
 

@@ -252,10 +252,8 @@ def _kept(case: Case, one: Activations, layer_input: int, layers: int) -> tuple[
 
 def _fsdp(case: Case, model: Model) -> Training:
     context = _size(case, f"{ACTOR}.ulysses_sequence_parallel_size")
-    uneven_keys = (
-        model.key_heads % context and context % model.key_heads
-    )  # verl repeats those of fewer heads than ranks
-    if model.heads % context or uneven_keys:
+    # Of fewer key heads than ranks verl repeats each.
+    if model.heads % context or (model.key_heads % context and context % model.key_heads):
         raise BadSizes(
             message(
                 "{heads} attention heads and {keys} key heads over a Ulysses sequence parallel size of {size}",
