@@ -5,9 +5,10 @@ from __future__ import annotations
 import functools
 import json
 import os
+import shlex
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -165,6 +166,19 @@ class App:
         made_of = Path(state.root) if state is not None and os.path.isfile(Path(state.root) / MARKER) else None
         return made_of if found is None or (made_of is not None and self._is_of_a_bundle(made_of)) else found
 
+    def show_root(self) -> None:
+        """Have the commands that are shown name --root, where they would take another distribution without it."""
+        from patchctl.terminal.text import name_root, visible_line
+
+        around = None
+        if self.root is not None:
+            from patchctl.manifest.distribution import find_root
+
+            with suppress(WrongUse):
+                around = find_root(None, Path.cwd())
+        apart = self.root is not None and self.root.resolve() != around
+        name_root(shlex.quote(visible_line(str(self.root))) if apart else "")
+
     def apart(self, root: Path | None) -> Path | None:
         """This distribution where a run that names none would take another one, or has none; else None."""
         from patchctl.manifest.distribution import find_root
@@ -236,13 +250,13 @@ class App:
 
             print(json.dumps({"schema": f"patchctl.{verb}/1", **to_json(data)}, indent=2))
             return
-        from patchctl.terminal.text import COLOR, fitted, visible, width_of
+        from patchctl.terminal.text import COLOR, fitted, visible, width_of, with_root
 
         width = width_of(sys.stdout)
         for line in text(Style(self.colored)):
             # Renderers escape what others wrote; this is the net below them. Only our own colours pass.
             shown = "".join(p if i % 2 and self.colored else visible(p) for i, p in enumerate(COLOR.split(line)))
-            print(fitted(shown, width))
+            print(fitted(with_root(shown), width))
 
     @property
     def colored(self) -> bool:

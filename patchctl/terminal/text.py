@@ -228,6 +228,24 @@ class Style:
         return self(text, fg="yellow")
 
 
+# Where a line or a hint names a command of ours that is for copying: by itself, behind its label, or in backticks.
+_OURS = re.compile(r"((?:^ *|next: |try: |下一步：|建议：|; |`)(?:[A-Z_]+=\S+ )*patchctl )(?=[a-z])")
+
+
+class _Root:
+    named = ""
+
+
+def name_root(root: str) -> None:
+    """Have every command that is shown from now on name this distribution, as a run without would take another; "" for none."""
+    _Root.named = root
+
+
+def with_root(text: str) -> str:
+    """Return text with its commands of patchctl as they work here."""
+    return _OURS.sub(lambda found: f"{found[1]}--root {_Root.named} ", text) if _Root.named else text
+
+
 def render_error(error: PatchctlError, *, as_json: bool, program: str = "patchctl") -> None:
     """Print an error of `program`, patchctl or a script. Untrusted text is escaped."""
     if as_json:
@@ -237,4 +255,4 @@ def render_error(error: PatchctlError, *, as_json: bool, program: str = "patchct
     print(fitted(f"{program}: {visible(error.text(translated))}", width), file=sys.stderr)
     if error.hint:
         hint = message("try: {todo}", todo=error.hint) if isinstance(error.hint, Translatable) else f"try: {error.hint}"
-        print(fitted(f"  {visible(translated(hint))}", width), file=sys.stderr)
+        print(fitted(f"  {with_root(visible(translated(hint)))}", width), file=sys.stderr)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shlex
 import shutil
 import subprocess
 from pathlib import Path
@@ -220,3 +222,28 @@ def test_a_workspace_of_a_bundle_remembers_it_beside_a_default(user: User, publi
     assert "no profile 'plain'" in user.refused(2, "apply", "--profile", "plain")
     shutil.rmtree(user.made.cache / "bundles", ignore_errors=False)
     assert "the distribution has no profile plain" in user.run("status").stdout
+
+
+@pytest.mark.parametrize("verb", [("show", "nothing"), ("drift", "--profile", "nothing")])
+def test_with_root_hints_are_commands_that_work(published: Made, tmp_path: Path, verb: tuple[str, ...]) -> None:
+    """Outside the distribution, where a command that named none would take another, or none."""
+    user = User(published, tmp_path)
+    hint = user.refused(2, "--root", str(published.root), *verb).partition("try: ")[2]
+    commands = re.findall("`(patchctl [^`]*)`", hint)
+    assert commands, hint
+    for one in commands:
+        user.good(*shlex.split(one)[1:])
+
+
+def test_root_is_named_where_it_matters_alone(published: Made, tmp_path: Path) -> None:
+    user, root = User(published, tmp_path), str(published.root)
+    made = ["apply", "--profile=full", "--workspace=ws"]
+    said = user.good("--root", root, *made)
+    assert "--root" not in said
+    (user.home / "ws/greeter/README.md").write_text("edited\n")
+    said = user.run("--root", root, "status", "--workspace=ws").stdout
+    todo = re.search("^next: (patchctl .*)$", said, re.MULTILINE)
+    assert todo and shlex.split(todo[1])[1:4] == ["--root", root, "drift"]
+    assert user.run(*shlex.split(todo[1])[1:]).returncode == 1, "drift has a finding, the edit"
+    other = run_patchctl("--root", ".", "show", "nothing", home=published.root)
+    assert "`patchctl list patches`" in other.stderr, "the folder that it runs in has it"
