@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 from collections.abc import Iterable
 from pathlib import Path
@@ -32,4 +33,5 @@ def check_out(commit: str, folder: Path) -> None:
     ]
     folder.mkdir(parents=True, exist_ok=True)
     if subprocess.run(git, env=os.environ | {"GIT_INDEX_FILE": str(folder / "index")}, capture_output=True).returncode:
+        shutil.rmtree(folder)  # the next run must not take it for the package
         raise LookupError(f"{VARIABLE} names no git repository of mbridge with commit {commit[:12]}")
