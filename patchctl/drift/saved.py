@@ -16,7 +16,7 @@ from patchctl.atomic import replace_file
 from patchctl.doc import Doc
 from patchctl.drift.api_diff import ApiChange
 from patchctl.drift.drift import Drifting
-from patchctl.drift.types import ARRIVES, CallerDrift, PatchDrift, ReleaseDrift, StackDrift
+from patchctl.drift.types import ARRIVES, PatchDrift, ReleaseDrift, StackDrift
 from patchctl.errors import BadManifest, WrongUse
 from patchctl.manifest.distribution import Distribution
 from patchctl.manifest.typeinfo import BadRecord, parse
@@ -32,30 +32,10 @@ _T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
-class SavedRelease:
-    """A stack on a release; `callers` is None in a run of an earlier patchctl, which did not look at them."""
-
-    release: str
-    form: str
-    commit: str
-    patches: tuple[PatchDrift, ...]
-    callers: tuple[CallerDrift, ...] | None = None
-
-
-@dataclass(frozen=True)
-class SavedStack:
-    """A stack on all releases of the run."""
-
-    upstream: str
-    stack: str
-    releases: tuple[SavedRelease, ...]
-
-
-@dataclass(frozen=True)
 class SavedDrift:
     """A run of `drift`: its stacks, or why it failed."""
 
-    stacks: tuple[SavedStack, ...]
+    stacks: tuple[StackDrift, ...]
     problem: str | None = None
 
 
@@ -166,17 +146,16 @@ class Earlier:
                     yield from (Broke(stack.upstream, stack.stack, release.release, *row) for row in rows)
 
 
-def _regressions(was: SavedRelease, now: ReleaseDrift) -> Iterator[tuple[str, str]]:
-    """Yield what is worse than it was, and why: patches, then callers, if the earlier run checked them."""
+def _regressions(was: ReleaseDrift, now: ReleaseDrift) -> Iterator[tuple[str, str]]:
+    """Yield what is worse than it was, and why: patches, then callers."""
     patches = {p.feature: p for p in was.patches}
     for patch in now.patches:
         if (old := patches.get(patch.feature)) and (why := _worse(patch, old)):
             yield patch.feature, why
-    if was.callers is not None:
-        callers = {c.name: c.names for c in was.callers}
-        for caller in now.callers:
-            if why := _fresh(caller.names, callers.get(caller.name, ())):
-                yield caller.name, why
+    callers = {c.name: c.names for c in was.callers}
+    for caller in now.callers:
+        if why := _fresh(caller.names, callers.get(caller.name, ())):
+            yield caller.name, why
 
 
 def _worse(patch: PatchDrift, was: PatchDrift) -> str | None:

@@ -29,7 +29,8 @@ from patchctl.terminal.text import counted
 
 if TYPE_CHECKING:
     from patchctl.drift.api_diff import ApiChange
-    from patchctl.drift.saved import SavedDrift, SavedRelease, SavedStack
+    from patchctl.drift.saved import SavedDrift
+    from patchctl.drift.types import ReleaseDrift, StackDrift
 
 
 # As the text of `drift` has them, with the word that a reader hears.
@@ -79,13 +80,13 @@ def _kind(state: str) -> str:
     return f"is-{state}" if state in _STATES else "is-unknown"
 
 
-def _stack(names: Names, stack: SavedStack) -> Markup:
+def _stack(names: Names, stack: StackDrift) -> Markup:
     numbers = names.of_stack(stack.upstream, stack.stack)
     by_feature = {names.seen.patches[n].row.feature: [n] for n in numbers}
     features = list(dict.fromkeys(p.feature for r in stack.releases for p in r.patches))
     columns = _columns(stack.releases)
     rows = [_row(names, columns, f"{feature}@{stack.upstream}/{stack.stack}") for feature in features]
-    callers = list(dict.fromkeys(c.name for r in stack.releases for c in r.callers or ()))
+    callers = list(dict.fromkeys(c.name for r in stack.releases for c in r.callers))
     rows += [_caller(names, columns, name, names.beside(name, stack.upstream, stack.stack)) for name in callers]
     counts = [str(sum(p.state in ARRIVES for p in column[0].patches)) for column in columns]
     heads = ((_head(c), f"{c[-1].commit[:12]} ({c[-1].form})") for c in columns)
@@ -98,23 +99,23 @@ def _stack(names: Names, stack: SavedStack) -> Markup:
     return tag("article", shown, changed, _newest(names, stack, by_feature), data_p=keys(numbers))
 
 
-def _columns(releases: Sequence[SavedRelease]) -> list[list[SavedRelease]]:
+def _columns(releases: Sequence[ReleaseDrift]) -> list[list[ReleaseDrift]]:
     """Each release; where there are many, those in a row on which all patches fare alike are one."""
     if len(releases) <= _MANY:
         return [[release] for release in releases]
     alike = itertools.groupby(
         releases,
-        key=lambda r: [*((p.feature, p.state, bool(p.names)) for p in r.patches), *(c.name for c in r.callers or ())],
+        key=lambda r: [*((p.feature, p.state, bool(p.names)) for p in r.patches), *(c.name for c in r.callers)],
     )
     return [list(found) for _, found in alike]
 
 
-def _head(column: Sequence[SavedRelease]) -> str:
+def _head(column: Sequence[ReleaseDrift]) -> str:
     first, last = column[0].release, column[-1].release
     return first if len(column) == 1 else f"{first} – {last} ({len(column)})"
 
 
-def _row(names: Names, columns: Sequence[Sequence[SavedRelease]], name: str) -> Row:
+def _row(names: Names, columns: Sequence[Sequence[ReleaseDrift]], name: str) -> Row:
     feature = name.partition("@")[0]
     cells = []
     for column in columns:
@@ -124,11 +125,11 @@ def _row(names: Names, columns: Sequence[Sequence[SavedRelease]], name: str) -> 
     return Row((tag("a", feature, href=f"#{names.place(name)}") if about else feature, *cells), about)
 
 
-def _caller(names: Names, columns: Sequence[Sequence[SavedRelease]], name: str, about: Sequence[int]) -> Row:
+def _caller(names: Names, columns: Sequence[Sequence[ReleaseDrift]], name: str, about: Sequence[int]) -> Row:
     """A patch of another upstream, which is neither lost nor moved here."""
     cells = []
     for column in columns:
-        changed = any(c.name == name for c in column[0].callers or ())
+        changed = any(c.name == name for c in column[0].callers)
         said = "calls what has changed" if changed else "what it calls is as it was"
         kind, sign = (_kind(UNKNOWN), "!") if changed else (_kind(EXACT), _STATES[EXACT][0])
         cells.append(cell(kind, sign, said, f"{name} on {_head(column)}: {said}"))
@@ -141,24 +142,23 @@ def _verdict(patch: PatchDrift, release: str) -> Markup:
     return cell(_kind(patch.state), sign + ("!" if patch.names else ""), said, f"{patch.feature} on {release}: {said}")
 
 
-def _newest(names: Names, stack: SavedStack, by_feature: Mapping[str, Sequence[int]]) -> Markup:
+def _newest(names: Names, stack: StackDrift, by_feature: Mapping[str, Sequence[int]]) -> Markup:
     """What has to be done on the last release that was walked."""
     last = stack.releases[-1]
-    callers = last.callers or ()
     stale = [p for p in last.patches if p.stale]
-    if not stale and not callers:
+    if not stale and not last.callers:
         return tag("p", f"On {last.release} nothing is stale.")
     rows = []
     for patch in stale:
         link = names.link(f"{patch.feature}@{stack.upstream}/{stack.stack}", patch.feature)
         rows.append(Row((link, _word(patch.state), _why(patch)), by_feature.get(patch.feature, ())))
-    for one in callers:
+    for one in last.callers:
         lines = [*map(_name, one.names), text(f"unproven there: {one.proof}" if one.proof else "settled there")]
         why = tag("ul", *(tag("li", line) for line in lines), class_="plain")
         about = names.beside(one.name, stack.upstream, stack.stack)
         rows.append(Row((names.needed(one.name, stack.upstream, stack.stack), "calls what has changed", why), about))
-    work = sum(not p.clean for p in stale) + sum(c.proof is not None for c in callers)
-    called = f" and {len(callers)} of other upstreams" if callers else ""
+    work = sum(not p.clean for p in stale) + sum(c.proof is not None for c in last.callers)
+    called = f" and {len(last.callers)} of other upstreams" if last.callers else ""
     title = f"On {last.release}: {len(stale)} of {len(last.patches)}{called} are stale, {work} need someone"
     listed = table(title, ("Feature", "State", "Why"), rows, "why fixed")
     return tag("details", tag("summary", title), listed, class_="more")
