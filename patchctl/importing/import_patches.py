@@ -10,20 +10,15 @@ lacks: the lint rule `filled-in`, and so `verify`, names every such line until s
 
 from __future__ import annotations
 
-import glob
 import hashlib
-import os
 import re
-import shutil
-import socket
-import tempfile
 from collections.abc import Container, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
 
-from patchctl.atomic import new_folder, replace_file, sweep, sync_folder
+from patchctl.atomic import make_folder, replace_file, sync_folder
 from patchctl.doc import Doc
 from patchctl.errors import LocalEdits, PatchctlError, SourceUnavailable
 from patchctl.git.catfile import ObjectReader
@@ -46,6 +41,7 @@ from patchctl.os_errors import error_type
 from patchctl.patch.header import Header, parse_header
 from patchctl.patch.parse import Patch
 from patchctl.patch.write import render_patch
+from patchctl.scratch import scratch, sweep
 from patchctl.source.obtain import obtain, obtain_form
 from patchctl.source.types import Base, SourceOptions
 from patchctl.stack.build import Built, StackBuilder
@@ -108,8 +104,8 @@ def import_series(
     written then.
     """
     notes = Notebook(options)
-    if not dry_run:
-        sweep_dead(dist)
+    for upstream in (dist.root / "patches").glob("*"):
+        sweep(_PREFIX, upstream)
     progress.note("reading mails")
     mails, left = collect(sources, notes)
     messages = [m for mail in mails if (m := read_mail(mail, notes)) is not None]
@@ -119,8 +115,8 @@ def import_series(
     except NoBase as error:
         raise (ImportRefused(_by_file(notes.faults, mails), [str(error)]) if notes.faults else error) from error
     manifest = dist.stack_file(target.like or target.stack).read_text(encoding="utf-8")
-    with tempfile.TemporaryDirectory(prefix="patchctl-import-") as scratch:
-        ground, match, matched = _matched(dist, target, series, options, places, progress, Path(scratch))
+    with scratch("patchctl-importing-") as temporary:
+        ground, match, matched = _matched(dist, target, series, options, places, progress, temporary)
         said += _on_base(target)
         notes.extend(match.faults)
         if notes.faults:
@@ -375,7 +371,6 @@ _ITS_OWN = frozenset(
     ["name", "comes_from", "extends", "patches", "replace", "dropped", "postponed", "gains", "unlinted", "note"]
 )
 _PREFIX = ".patchctl-import-"
-_ABANDONED_SECONDS = 3600.0  # of a run on another machine; one that died on this one is known by its process id
 _TOP_LEVEL = re.compile(r"(?m)^(?=[A-Za-z_]+:)")
 
 
@@ -385,33 +380,16 @@ def staged(dist: Distribution, stack: Stack, exported: Sequence[Exported]) -> It
     parent = dist.root / "patches" / stack.upstream
     made = [p for p in (parent, parent.parent) if not p.exists()]
     try:
-        folder = new_folder(parent, f"{_PREFIX}{socket.gethostname()}-{os.getpid()}-")
-        sweep(parent, _PREFIX, _ABANDONED_SECONDS)
-    except OSError as error:
-        raise _unwritable(parent, error) from error
-    try:
-        write_stack(folder, exported)
-        yield folder
+        make_folder(parent)
+        with scratch(_PREFIX, parent) as folder:
+            write_stack(folder, exported)
+            yield folder
     except OSError as error:
         raise _unwritable(parent, error) from error
     finally:
-        for _ in range(2):  # a disk that fails once fails at one of its files
-            shutil.rmtree(folder, ignore_errors=True)
         for empty in made:
             if empty.is_dir() and not any(empty.iterdir()):
                 empty.rmdir()
-
-
-def sweep_dead(dist: Distribution) -> None:
-    """Drop what runs of this machine left in a distribution that were killed."""
-    for left in (dist.root / "patches").glob(f"*/{_PREFIX}{glob.escape(socket.gethostname())}-*"):
-        process = left.name.rsplit("-", 2)[-2]
-        try:
-            os.kill(int(process), 0)
-        except ProcessLookupError:
-            shutil.rmtree(left, ignore_errors=True)
-        except (OSError, ValueError):
-            continue  # it lives, of another user
 
 
 def _unwritable(place: Path, error: OSError) -> PatchctlError:
