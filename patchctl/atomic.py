@@ -107,6 +107,14 @@ def make_folder(folder: Path) -> None:
             own_like(folder, os.stat(folder.parent))
 
 
+def drop_empty(folder: Path, top: Path) -> None:
+    """Remove folders that hold nothing any more, up to `top`."""
+    while folder != top and not (folder.is_dir() and any(folder.iterdir())):
+        if folder.is_dir():  # one that a killed run had not made yet says nothing of those above it
+            folder.rmdir()
+        folder = folder.parent
+
+
 def is_in_place(handle: int, file: Path) -> bool:
     """Whether an open file still is the one of this name."""
     try:

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
 
-from patchctl.atomic import make_folder, replace_file, sync_folder
+from patchctl.atomic import drop_empty, make_folder, replace_file, sync_folder
 from patchctl.doc import Doc
 from patchctl.errors import LocalEdits, PatchctlError, SourceUnavailable
 from patchctl.git.catfile import ObjectReader
@@ -421,7 +421,7 @@ def write(dist: Distribution, target: Target, folder: Path, exported: Sequence[E
     loads(wanted.encode(), Stack, str(file))  # what could not be read again is not written
     with ExitStack() as undo:
         for source, to in pairs:
-            undo.callback(_drop_empty, to.parent, dist.root / "patches")
+            undo.callback(drop_empty, to.parent, dist.root / "patches")
             to.parent.mkdir(parents=True, exist_ok=True)
             if (source, to) not in there:
                 undo.callback(to.unlink, missing_ok=True)
@@ -434,13 +434,6 @@ def write(dist: Distribution, target: Target, folder: Path, exported: Sequence[E
             # In its place, which it is also where the disk failed just after the rename.
             if file.is_file() and file.read_bytes() == wanted.encode():
                 undo.pop_all()
-
-
-def _drop_empty(folder: Path, top: Path) -> None:
-    """Take away folders that hold nothing any more, up to `top`."""
-    while folder != top and folder.is_dir() and not any(folder.iterdir()):
-        folder.rmdir()
-        folder = folder.parent
 
 
 def _base_text(target: Target, manifest: str) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from patchctl.atomic import replace_file
+from patchctl.atomic import drop_empty, replace_file
 from patchctl.catalog.evidence import Evidence
 from patchctl.drift.api_diff import PatchedSource, Reader, changed_names, written_lines
 from patchctl.errors import DONE, MOVES_CLEANLY, SOMEBODY_HAS_TO_WORK, LocalEdits
@@ -133,20 +133,13 @@ def take_back(run: RebaseRun, state: RebaseState) -> None:
         _unlink(run.place.range_diff)
         for name in state.writing.files:
             _unlink(dist.root / name)
-            _drop_empty((dist.root / name).parent, dist.root / "patches")
+            drop_empty((dist.root / name).parent, dist.root / "patches")
 
 
 def _unlink(file: Path) -> None:
     """Remove a file, and the temporary one that a killed writer left."""
     for one in (file, file.with_name(f".{file.name}.new")):
         one.unlink(missing_ok=True)
-
-
-def _drop_empty(folder: Path, top: Path) -> None:
-    while folder != top and not (folder.is_dir() and any(folder.iterdir())):
-        if folder.is_dir():  # one that a killed run had not made yet says nothing of those above it
-            folder.rmdir()
-        folder = folder.parent
 
 
 def _numbered(exported: Sequence[Exported]) -> list[Exported]:

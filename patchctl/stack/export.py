@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from patchctl.atomic import replace_file
+from patchctl.atomic import drop_empty, replace_file
 from patchctl.errors import BadPatch, PatchctlError, WrongUse
 from patchctl.git.catfile import ObjectReader
 from patchctl.git.history import CommitInfo
@@ -123,10 +123,7 @@ def share_carried(folder: Path, patches: Sequence[StackPatch]) -> None:
 def _remove(folder: Path, path: str) -> None:
     """Remove a file and the folders that it leaves empty."""
     (folder / path).unlink(missing_ok=True)
-    for parent in (folder / path).parents:
-        if parent == folder or any(parent.iterdir()):
-            break
-        parent.rmdir()
+    drop_empty((folder / path).parent, folder)
 
 
 def compare_stack(folder: Path, exported: Sequence[Exported], existing: Sequence[StackPatch]) -> list[str]:
