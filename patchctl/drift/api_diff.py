@@ -58,12 +58,6 @@ class Module:
     def _take(self, node: ast.stmt) -> None:
         if isinstance(node, (*_Function, ast.ClassDef)):
             self.defined[node.name] = node
-        elif isinstance(node, ast.Assign):
-            for target in node.targets:
-                if isinstance(target, ast.Name):
-                    self.defined.setdefault(target.id, node)
-        elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
-            self.defined.setdefault(node.target.id, node)
         elif isinstance(node, ast.Import):
             for alias in node.names:
                 parts = tuple(alias.name.split("."))
@@ -75,6 +69,8 @@ class Module:
                     self.stars.append(base)
                 else:
                     self.imports[alias.asname or alias.name] = (*base, alias.name)
+        for name in _targets(node):
+            self.defined.setdefault(name, node)
 
 
 def _statements(body: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
@@ -165,10 +161,8 @@ class Modules:
         made = self._member(module, node, "__init__", depth)
         if made is not None:
             return made.signature.partition("(")[2].removesuffix(")")
-        fields = [f for f in node.body if isinstance(f, ast.AnnAssign) and isinstance(f.target, ast.Name)]
-        return ", ".join(
-            f"{f.target.id}=..." if f.value else f.target.id for f in fields if isinstance(f.target, ast.Name)
-        )
+        fields = (f for f in node.body if isinstance(f, ast.AnnAssign))
+        return ", ".join(f"{name}=..." if f.value else name for f in fields for name in _targets(f))
 
     def _named(self, module: Module, node: ast.expr) -> tuple[str, ...] | None:
         """The full name of an expression like `Base` or `package.Base`."""
@@ -229,14 +223,7 @@ def _targets(node: ast.stmt) -> list[str]:
 @lru_cache(maxsize=_MOST_PARSED)
 def _set_on_self(node: ast.ClassDef) -> frozenset[str]:
     """The attributes that methods of a class set on `self`."""
-    return frozenset(
-        one.attr
-        for one in ast.walk(node)
-        if isinstance(one, ast.Attribute)
-        and isinstance(one.ctx, ast.Store)
-        and isinstance(one.value, ast.Name)
-        and one.value.id == "self"
-    )
+    return frozenset(one.attr for one in ast.walk(node) if _is_of_self(one) and isinstance(one.ctx, ast.Store))
 
 
 _SUPER = "super()"
@@ -393,13 +380,11 @@ class _Uses(ast.NodeVisitor):
         called = self._chain(node.value.func) if isinstance(node.value, ast.Call) else None
         if called is not None and not called[-1][:1].isupper():
             called = None
-        if called is not None:
-            for one in node.targets:
-                if isinstance(one, ast.Name):
-                    self._scopes[-1][one.id] = called
         value = self._known(node.value.id) if isinstance(node.value, ast.Name) else called
         for one in node.targets:
-            if _is_of_self(one) and value is not None:
+            if isinstance(one, ast.Name) and called is not None:
+                self._scopes[-1][one.id] = called
+            elif _is_of_self(one) and value is not None:
                 self._own[-1][f"self.{one.attr}"] = value
 
     def visit_Call(self, node: ast.Call) -> None:
@@ -458,5 +443,5 @@ class _Uses(ast.NodeVisitor):
         return next((scope[name] for scope in reversed(self._scopes) if name in scope), None)
 
 
-def _is_of_self(node: ast.expr) -> TypeGuard[ast.Attribute]:
+def _is_of_self(node: ast.AST) -> TypeGuard[ast.Attribute]:
     return isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "self"
