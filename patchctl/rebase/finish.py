@@ -22,6 +22,7 @@ from patchctl.manifest.types import Stack
 from patchctl.rebase.cherry_pick import clear, work_of
 from patchctl.rebase.rebase_state import RebaseRun, RebaseState, Writing, end_state, let_go, new_stack, write_state
 from patchctl.scratch import scratch
+from patchctl.source.upstream_releases import RevisionTree
 from patchctl.stack.export import Exported, export_commits, write_stack
 from patchctl.stack.patches import StackPatch, load_patch
 from patchctl.stack.plan import load_patches
@@ -234,10 +235,4 @@ def _sources(patch: StackPatch, tree: Reader) -> Iterator[PatchedSource]:
 
 
 def _texts(reader: ObjectReader, commit: str) -> Reader:
-    files = reader.files(commit_tree(reader, commit))
-
-    def text(path: str) -> bytes | None:
-        entry = files.get(os.fsencode(path))
-        return reader.read(entry.id)[1] if entry is not None else None
-
-    return text
+    return RevisionTree(reader, commit_tree(reader, commit)).text
