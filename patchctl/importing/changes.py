@@ -31,6 +31,7 @@ _EXTENDED = (
     b"dissimilarity index ",
     b"index ",
 )
+_INDEX = re.compile(rb"index (?:([0-9a-f]{4,40})|[0-9a-f]+)\.\.([0-9a-f]{4,40})?")
 _MOVES = (b"copy from ", b"copy to ", b"rename from ", b"rename to ")
 # What GNU, svn and Mercurial write behind the name of a file that is not there; GNU alone dates empty files.
 _ABSENT = re.compile(rb"\t(1970-01-01|1969-12-31) \d\d:\d\d:\d\d|\tThu Jan +1 .* 1970|\t\(nonexistent\)")
@@ -62,22 +63,15 @@ class Section:
     @property
     def old_id(self) -> str:
         """What the `index` line begins with, or nothing."""
-        match = next(
-            (re.match(rb"index ([0-9a-f]{4,40})\.\.", line) for line, _ in self.extended if line[:5] == b"index"), None
-        )
-        return match[1].decode() if match else ""
+        return self._id(1)
 
     @property
     def new_id(self) -> str:
-        match = next(
-            (
-                re.match(rb"index [0-9a-f]+\.\.([0-9a-f]{4,40})", line)
-                for line, _ in self.extended
-                if line[:5] == b"index"
-            ),
-            None,
-        )
-        return match[1].decode() if match else ""
+        return self._id(2)
+
+    def _id(self, side: int) -> str:
+        match = next((_INDEX.match(line) for line, _ in self.extended if line[:5] == b"index"), None)
+        return (match[side] or b"").decode() if match else ""
 
     @property
     def is_new(self) -> bool:
