@@ -22,7 +22,7 @@ from packaging.utils import canonicalize_name
 from patchctl.atomic import replace_file
 from patchctl.doc import Doc
 from patchctl.errors import MachineFailed, WrongUse
-from patchctl.install.installable import InstallTree, Submodule, install_trees, submodules, write_submodules
+from patchctl.install.installable import InstallTree, Submodule, install_trees, submodules, write_files
 from patchctl.install.wheel import (
     Metadata,
     build_tools,
@@ -32,7 +32,6 @@ from patchctl.install.wheel import (
     native_wheel,
     read_metadata,
     without_settings,
-    write_copy,
     write_wheel,
 )
 from patchctl.manifest.distribution import Distribution
@@ -347,12 +346,14 @@ def _build_all(
     for item in items:
         progress.note(f"building {item.upstream}")
         own = folder / item.upstream
+        own.mkdir(exist_ok=True)
         with _source(item, own / "tree") as copy:
             metadata = read_metadata(item, copy, options.python, tools, own / "metadata")
         (own / "wheel").mkdir()
         if options.native:
             with _source(item, own / "native") as copy:
-                write_submodules(modules[item.upstream], copy)
+                for module in modules[item.upstream]:
+                    write_files(module.files(), copy / module.path)
                 (own / "built").mkdir()
                 wheel = complete_wheel(item, native_wheel(item, copy, options.python, own / "built"), own / "wheel")
         else:
@@ -363,13 +364,8 @@ def _build_all(
 @contextmanager
 def _source(item: InstallTree, folder: Path) -> Iterator[Path]:
     """Yield a copy for one use, since setup.py writes into it."""
-    with tempfile.TemporaryDirectory(dir=_made(folder.parent), prefix=folder.name) as name:
-        yield write_copy(item, Path(name))
-
-
-def _made(folder: Path) -> Path:
-    folder.mkdir(exist_ok=True)
-    return folder
+    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=folder.name) as name:
+        yield write_files(item.files(), Path(name))
 
 
 def _imports(item: InstallTree, dist: Distribution, python: str) -> tuple[Import, ...]:

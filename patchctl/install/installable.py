@@ -6,7 +6,7 @@ Also the submodules that a native build compiles; if the source lacks their file
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,6 +19,25 @@ from patchctl.stack.tree_lists import read_tree_list
 from patchctl.workspace.state import TreeState, WorkspaceState, in_profile, load_state
 from patchctl.workspace.status import Status, read_status
 from patchctl.workspace.trees import Tree, commit_tree
+
+
+def _files(git_dir: Path, commit: str) -> Iterator[tuple[str, int, bytes]]:
+    """Yield (path, mode, content) of a commit's files but for links."""
+    with ObjectReader(git_dir) as reader:
+        found = reader.files(commit_tree(reader, commit))
+        for path, data in reader.blobs(found, sorted(p for p in found if found[p].mode != SYMLINK)):
+            yield path.decode("utf-8"), found[path].mode, data
+
+
+def write_files(files: Iterable[tuple[str, int, bytes]], folder: Path) -> Path:
+    """Write files below `folder`, where setup.py may write."""
+    for path, mode, data in files:
+        target = folder / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(data)
+        if mode == EXECUTABLE:
+            target.chmod(0o755)
+    return folder
 
 
 @dataclass(frozen=True)
@@ -41,11 +60,7 @@ class InstallTree:
 
         Reading objects keeps out edits made since the check. Links and submodules are skipped.
         """
-        with ObjectReader(self.tree.git_dir) as reader:
-            found: Files = reader.files(commit_tree(reader, self.state.tip_commit))
-            wanted = sorted(p for p in found if found[p].mode != SYMLINK)
-            for path, data in reader.blobs(found, wanted):
-                yield path.decode("utf-8"), found[path].mode, data
+        yield from _files(self.tree.git_dir, self.state.tip_commit)
         for name in sorted(self.state.generated) if generated else ():
             yield name, REGULAR, (self.folder / name).read_bytes()
 
@@ -117,6 +132,10 @@ class Submodule:
     folder: Path
     commit: str
 
+    def files(self) -> Iterator[tuple[str, int, bytes]]:
+        """Yield (path, mode, content) from the clone's objects, so without edits in the clone."""
+        return _files(self.folder / ".git", self.commit)
+
 
 def submodules(item: InstallTree, dist: Distribution) -> list[Submodule]:
     """Return the tree's submodules. Raises WrongUse if the clone in one's folder lacks the commit."""
@@ -143,16 +162,3 @@ def _links(item: InstallTree, dist: Distribution) -> dict[str, str]:
     known = {**(listed.files if listed is not None else {}), **files}
     links = {path.decode("utf-8"): entry.id for path, entry in known.items() if entry.mode == GITLINK}
     return {path: commit for path, commit in links.items() if not any(f.startswith(f"{path}/".encode()) for f in files)}
-
-
-def write_submodules(modules: Sequence[Submodule], copy: Path) -> None:
-    """Write the submodules' files into a copy of the tree, from the clones' objects, so without edits in the clones."""
-    for module in modules:
-        with ObjectReader(module.folder / ".git") as reader:
-            files = reader.files(commit_tree(reader, module.commit))
-            for path, data in reader.blobs(files, sorted(p for p in files if files[p].mode != SYMLINK)):
-                target = copy / module.path / path.decode("utf-8")
-                target.parent.mkdir(parents=True, exist_ok=True)
-                target.write_bytes(data)
-                if files[path].mode == EXECUTABLE:
-                    target.chmod(0o755)

@@ -19,6 +19,7 @@ import subprocess
 import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from email import message_from_bytes
 from pathlib import Path
 
 from packaging.utils import canonicalize_name
@@ -144,17 +145,6 @@ def check_tools(python: str, installed: Mapping[str, str], *, native: bool) -> N
         raise WrongUse(f"{python} lacks what setup.py needs to run: {', '.join(missing)}", hint=hint)
 
 
-def write_copy(item: InstallTree, folder: Path) -> Path:
-    """Write the tree's files below `folder`, where setup.py may write."""
-    for path, mode, data in item.files():
-        target = folder / path
-        target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_bytes(data)
-        if mode == EXECUTABLE:
-            target.chmod(0o755)
-    return folder
-
-
 def build_environment(
     item: InstallTree, python: str, tools: Path | None, more: Mapping[str, str], *, native: bool = False
 ) -> dict[str, str]:
@@ -225,14 +215,8 @@ def _read(folder: Path) -> Metadata:
     top = folder / name
     kept = (p for p in sorted(top.rglob("*")) if p.is_file() and p.name not in ("RECORD", "WHEEL"))
     files = {p.relative_to(top).as_posix(): p.read_bytes() for p in kept}
-    head = files["METADATA"].decode("utf-8").partition("\n\n")[0]
-    return Metadata(_field(head, "Name"), _field(head, "Version"), name, files)
-
-
-def _field(head: str, key: str) -> str:
-    match = re.search(rf"(?m)^{key}: (\S+)\s*$", head)
-    assert match is not None, f"setuptools wrote no {key}"
-    return match[1]
+    head = message_from_bytes(files["METADATA"])
+    return Metadata(head["Name"], head["Version"], name, files)
 
 
 def _checked(item: InstallTree, metadata: Metadata) -> Metadata:
