@@ -37,9 +37,7 @@ def as_cyclonedx(contents: Contents) -> str:
         version=contents.release,
         description=contents.summary,
         bom_ref=f"profile:{contents.profile}",
-        properties=_properties(
-            (*contents.facts, *((("distribution:commit", contents.commit),) if contents.commit else ()))
-        ),
+        properties=_properties(contents.all_facts),
     )
     tool = Component(name="patchctl", type=ComponentType.APPLICATION, version=contents.tool, bom_ref="tool:patchctl")
     parts = [*map(_upstream, contents.upstreams), *map(_package, contents.packages)]
@@ -62,7 +60,7 @@ def _upstream(one: BomUpstream) -> Component:
         purl=PackageURL.from_string(one.purl),
         licenses=_licences(one.license),
         pedigree=Pedigree(patches=patches) if patches else None,
-        components=list(_files(one)),
+        components=[_file(one.name, *row) for row in one.files],
         external_references=list(_references(one)),
         properties=_properties(one.facts),
     )
@@ -85,16 +83,7 @@ def _patch(one: BomPatch) -> Patch:
     )
 
 
-def _files(one: BomUpstream) -> Iterator[Component]:
-    """Yield the files of the distribution that make the tree: patches, what they carry, and what upstream's build would write."""
-    for number, patch in enumerate(one.patches, 1):
-        facts = (("feature", patch.feature), ("kind", patch.kind), ("order", str(number)), ("digest", patch.digest))
-        yield _file(one.name, patch.file, patch.feature, (*facts, *patch.facts))
-        yield from (_file(one.name, file, patch.feature, (("carried-by", patch.feature),)) for file in patch.carried)
-    yield from (_file(one.name, file, "generated", (("generated", "yes"),)) for file in one.generated)
-
-
-def _file(upstream: str, one: BomFile, whose: str, facts: Pairs) -> Component:
+def _file(upstream: str, whose: str, one: BomFile, facts: Pairs) -> Component:
     return Component(
         name=one.path,
         type=ComponentType.FILE,

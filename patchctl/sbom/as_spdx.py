@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from uuid import NAMESPACE_URL, uuid5
 
 from license_expression import ExpressionError, LicenseExpression, get_spdx_licensing
@@ -43,14 +43,18 @@ def as_spdx(contents: Contents) -> str:
         version=contents.release,
         files_analyzed=False,
         summary=contents.summary,
-        comment=_comment((*contents.facts, *((("distribution:commit", contents.commit),) if contents.commit else ()))),
+        comment=_comment(contents.all_facts),
     )
     document = Document(
         head, [whole], relationships=[Relationship(_DOCUMENT, RelationshipType.DESCRIBES, whole.spdx_id)]
     )
     for upstream in contents.upstreams:
         _add(document, whole, _upstream(upstream))
-        _add_files(document, upstream)
+        for whose, one, facts in upstream.files:
+            file = _file(upstream, whose, one, facts)
+            document.files.append(file)
+            how = RelationshipType.PATCH_FOR if facts[0][0] == "feature" else RelationshipType.FILE_ADDED
+            document.relationships.append(Relationship(file.spdx_id, how, _id("upstream", upstream.name)))
     for package in contents.packages:
         _add(document, whole, _package(package))
     stream = io.StringIO()
@@ -61,23 +65,6 @@ def as_spdx(contents: Contents) -> str:
 def _add(document: Document, whole: Package, package: Package) -> None:
     document.packages.append(package)
     document.relationships.append(Relationship(whole.spdx_id, RelationshipType.DEPENDS_ON, package.spdx_id))
-
-
-def _add_files(document: Document, upstream: BomUpstream) -> None:
-    """Add the files of the distribution that make the tree: patches, what they carry, and what upstream's build would write."""
-    for file, how in _files(upstream):
-        document.files.append(file)
-        document.relationships.append(Relationship(file.spdx_id, how, _id("upstream", upstream.name)))
-
-
-def _files(upstream: BomUpstream) -> Iterator[tuple[File, RelationshipType]]:
-    for number, patch in enumerate(upstream.patches, 1):
-        facts = (("feature", patch.feature), ("kind", patch.kind), ("order", str(number)), ("digest", patch.digest))
-        yield _file(upstream, patch.feature, patch.file, (*facts, *patch.facts)), RelationshipType.PATCH_FOR
-        for one in patch.carried:
-            yield _file(upstream, patch.feature, one, (("carried-by", patch.feature),)), RelationshipType.FILE_ADDED
-    for one in upstream.generated:
-        yield _file(upstream, "generated", one, (("generated", "yes"),)), RelationshipType.FILE_ADDED
 
 
 def _file(upstream: BomUpstream, whose: str, one: BomFile, facts: Pairs) -> File:

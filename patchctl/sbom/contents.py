@@ -76,6 +76,16 @@ class BomUpstream:
     generated: tuple[BomFile, ...] = ()
     facts: Pairs = ()
 
+    @property
+    def files(self) -> Iterator[tuple[str, BomFile, Pairs]]:
+        """(feature, file, facts) of the files of the distribution that make the tree: patches, what they carry, and what upstream's build
+        would write. The facts of a patch begin with its feature."""
+        for number, patch in enumerate(self.patches, 1):
+            facts = (("feature", patch.feature), ("kind", patch.kind), ("order", str(number)), ("digest", patch.digest))
+            yield patch.feature, patch.file, (*facts, *patch.facts)
+            yield from ((patch.feature, file, (("carried-by", patch.feature),)) for file in patch.carried)
+        yield from (("generated", file, (("generated", "yes"),)) for file in self.generated)
+
 
 @dataclass(frozen=True)
 class BomPackage:
@@ -100,6 +110,11 @@ class Contents:
     upstreams: tuple[BomUpstream, ...]
     packages: tuple[BomPackage, ...]
     facts: Pairs
+
+    @property
+    def all_facts(self) -> Pairs:
+        """`facts`, and the commit of the distribution."""
+        return (*self.facts, *((("distribution:commit", self.commit),) if self.commit else ()))
 
     @property
     def made(self) -> datetime:
