@@ -382,12 +382,10 @@ def sections(patch: StackPatch) -> tuple[str, str, str]:
 
 
 def file_rows(patch: StackPatch) -> tuple[FileRow, ...]:
-    """Return lines added and removed, counted by unidiff, which takes no part in applying; then the carried files."""
-    from unidiff.patch import PatchSet
-
+    """Return lines added and removed, which `verify` compares with unidiff's count; then the carried files."""
     rows = []
-    for change, counted in zip(patch.patch.changes, PatchSet(diff_of(patch)), strict=True):
-        lines = (None, None) if change.binary is not None else (counted.added, counted.removed)
+    for change in patch.patch.changes:
+        lines = (None, None) if change.binary is not None else change.counts
         rows.append(FileRow(change.path.decode("utf-8", "backslashreplace"), change.kind, *lines))
     rows += [FileRow(path, "carried", data.count(b"\n"), 0) for path, data in patch.carried.items()]
     return tuple(rows)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from patchctl.catalog.evidence import mutants_of, tests_of
-from patchctl.catalog.features import gain_of, ordered_stacks, sections
+from patchctl.catalog.features import file_rows, gain_of, ordered_stacks, sections
 from patchctl.manifest.distribution import Distribution
 from patchctl.manifest.series import SeriesPatch, own_files
 from patchctl.manifest.types import Gain, Practice, Stack
@@ -160,12 +160,9 @@ def titled(texts: Iterable[str]) -> Iterator[tuple[str, str]]:
 
 def _files(patch: StackPatch) -> str:
     lines = ["| file | added | removed |", "|---|---|---|"]
-    for change in patch.patch.changes:
-        added = sum(h.marks.count(b"+") for h in change.hunks)
-        removed = sum(h.marks.count(b"-") for h in change.hunks)
-        lines.append(f"| {code_span(change.path.decode('utf-8', 'backslashreplace'))} | {added} | {removed} |")
-    for path, data in patch.carried.items():
-        lines.append(f"| {code_span(path)} (carried, new) | {data.count(bytes([10]))} | 0 |")
+    for row in file_rows(patch):
+        new = " (carried, new)" if row.change == "carried" else ""
+        lines.append(f"| {code_span(row.path)}{new} | {row.added or 0} | {row.removed or 0} |")
     return "\n".join(lines)
 
 

@@ -213,11 +213,7 @@ def check_counts(patch: StackPatch, upstream: str) -> Iterator[Finding]:
 
     if any(c.binary is not None for c in patch.patch.changes):
         return
-    ours = [
-        (sum(h.marks.count(b"+") for h in c.hunks), sum(h.marks.count(b"-") for h in c.hunks))
-        for c in patch.patch.changes
-        if c.hunks
-    ]
+    ours = [c.counts for c in patch.patch.changes if c.hunks]
     first = patch.patch.changes[0].line - 1
     # One character a byte, and lines split at \n alone, as git does: U+2028 or a form feed ends no line.
     lines = [line.decode("latin-1") + "\n" for line in patch.data.removesuffix(b"\n").split(b"\n")[first:]]

@@ -73,6 +73,12 @@ class FileChange:
         assert path is not None
         return path
 
+    @property
+    def counts(self) -> tuple[int, int]:
+        """How many lines are added and removed."""
+        marks = b"".join(h.marks for h in self.hunks)
+        return marks.count(b"+"), marks.count(b"-")
+
 
 @dataclass(slots=True)
 class Patch:
