@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Literal
 
-from patchctl.atomic import make_folder, replace_file
+from patchctl.atomic import replace_file
 from patchctl.catalog.evidence import Evidence
 from patchctl.doc import Doc
 from patchctl.drift.drift import Drifting
@@ -104,7 +104,6 @@ def is_of_bump(root: Path, folder: Path) -> bool:
 
 def write_state(root: Path, state: BumpState) -> BumpState:
     """Write the state and return it."""
-    make_folder(state_file(root).parent)
     replace_file(state_file(root), json.dumps({"version": _VERSION, **asdict(state)}, indent=1).encode())
     return state
 
@@ -307,7 +306,7 @@ def own_requirements(dist: Distribution, new: str) -> str | None:
     there = read_set(dist, named)
     if not list(stale(dist, there, read_declared(there))):
         return None
-    make_folder(folder := there.folder.with_name(new))
+    folder = there.folder.with_name(new)
     # Includes the locks, so that versions stay where possible, and declared.txt, so that unmoved stacks need no source.
     for file in there.folder.iterdir():
         data = file.read_bytes()
@@ -361,7 +360,6 @@ def make_file(dist: Distribution, stack: Stack, made: Made, options: SourceOptio
             progress.finish()
         if done.returncode or not (folder / "made").is_file():
             return f"{made.program} ended with {done.returncode}: {one_line(done.stderr.strip()[-400:])}"
-        make_folder(file.parent)
         replace_file(file, (folder / "made").read_bytes())
     return None
 

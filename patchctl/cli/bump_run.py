@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from patchctl.atomic import make_folder, replace_file
+from patchctl.atomic import replace_file
 from patchctl.bump import (
     BumpState,
     PatchClass,
@@ -150,7 +150,6 @@ def _planned_branch(dist: Distribution, name: str) -> Branch:
         raise WrongUse(
             f"{name} is a release, and stands where --branch has its name", hint="name RELEASE before --branch"
         )
-    make_folder(dist.root / "edit")
     replace_file(dist.root / "edit" / ".gitignore", b"*\n")
     return plan_branch(dist.root, name)
 

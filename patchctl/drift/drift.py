@@ -18,7 +18,7 @@ from functools import cache
 from pathlib import Path
 from typing import TypeVar
 
-from patchctl.atomic import make_folder, replace_file
+from patchctl.atomic import replace_file
 from patchctl.catalog.evidence import Evidence
 from patchctl.drift.api_diff import ApiChange, PatchedSource, Reader, changed_names, written_lines
 from patchctl.drift.file_drift import FileJudge, FileOutcome, known_of, renamed, with_commits
@@ -419,7 +419,6 @@ class _Cache:
     def keep(self, found: Iterable[PatchDrift | CallerDrift]) -> None:
         """Store the verdicts. If the cache cannot be written, the next run computes them again."""
         with contextlib.suppress(OSError):
-            make_folder(self._file.parent)
             replace_file(self._file, json.dumps([asdict(p) for p in found]).encode())
 
 

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from string import Template
 
-from patchctl.atomic import make_folder, replace_file
+from patchctl.atomic import replace_file
 from patchctl.errors import LocalEdits, SourceMismatch, SourceUnavailable, Tried, WrongUse
 from patchctl.manifest.diagnostics import quoted
 from patchctl.manifest.distribution import Distribution
@@ -169,8 +169,6 @@ def _new_stack(
 
 def write_pin(pinned: PinResult) -> None:
     """Write the manifest. Raises LocalEdits when someone has written one meanwhile."""
-    from patchctl.atomic import replace_file
-
     if pinned.file.exists():
         raise LocalEdits("the manifest is there meanwhile", [str(pinned.file)], hint="name another stack with --name")
     replace_file(pinned.file, pinned.text.encode())
@@ -371,7 +369,7 @@ def declare(root: Path, name: str, upstream: Upstream) -> Distribution:
     # Every value is JSON, which is YAML too.
     facts = (f"    {key}: {json.dumps(value, ensure_ascii=False)}" for key, value in asdict(upstream).items() if value)
     text = "\n".join([f"schema: {FORMAT}", "upstreams:", f"  {name}:", *facts]) + "\n"
-    _write(root / "manifests" / "upstreams.yaml", text)
+    replace_file(root / "manifests" / "upstreams.yaml", text.encode())
     return Distribution.load(root)
 
 
@@ -391,13 +389,13 @@ def begin_distribution(
     declare(root, name, replace(dist.upstream(name), summary=summary, license=license_, packages=packages))
     write_pin(pinned)
     profile = f"schema: {FORMAT}\nname: {name}\nsummary: {name} with our patches.\nstacks: {{{name}: {plain(pinned.stack.name)}}}\n"
-    _write(root / "manifests" / "profiles" / f"{name}.yaml", profile)
+    replace_file(root / "manifests" / "profiles" / f"{name}.yaml", profile.encode())
     folder = next(iter(packages.values()), "").rpartition("/")[0]
     for path, template in _FILES.items():
         text = Template((_TEMPLATES / template).read_text(encoding="utf-8")).substitute(name=name, folder=folder)
-        _write(root / path, text)
-    _write(root / ".gitignore", _IGNORED)
-    _write(root / ".gitattributes", _ATTRIBUTES)
+        replace_file(root / path, text.encode())
+    replace_file(root / ".gitignore", _IGNORED.encode())
+    replace_file(root / ".gitattributes", _ATTRIBUTES.encode())
     notes = [
         *pinned.notes,
         "put your patchctl's address into .github/workflows/patches.yml in place of OWNER/patchctl@TAG",
@@ -407,11 +405,6 @@ def begin_distribution(
     if not packages:
         notes.append("no package was found at the tree's top or in src/: write them into manifests/upstreams.yaml")
     return pinned.stack, notes
-
-
-def _write(file: Path, text: str) -> None:
-    make_folder(file.parent)
-    replace_file(file, text.encode())
 
 
 def _packages(source: BaseReader, name: str) -> Iterator[tuple[str, str]]:

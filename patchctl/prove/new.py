@@ -16,7 +16,7 @@ from pathlib import Path
 from string import Template
 from typing import Annotated
 
-from patchctl.atomic import make_folder, replace_file
+from patchctl.atomic import replace_file
 from patchctl.catalog.evidence import keeps_tests
 from patchctl.doc import Doc
 from patchctl.errors import LocalEdits, WrongUse
@@ -80,7 +80,6 @@ def new_patch(
 
 def _write(file: Path, text: str) -> None:
     try:
-        make_folder(file.parent)
         replace_file(file, text.encode())
     except (FileExistsError, NotADirectoryError) as error:
         what = f"a file is in the way of the folder {file.parent}"

@@ -19,7 +19,7 @@ import subprocess
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from patchctl.atomic import make_folder, replace_file
+from patchctl.atomic import replace_file
 from patchctl.git.run import GitFailed, git_environment
 from patchctl.git.worktree import WorkTree
 from patchctl.manifest.types import Regenerated, Upstream
@@ -172,7 +172,6 @@ class Regeneration:
                 mode, _, blob = what.decode().split()
                 path = work.folder / os.fsdecode(name)
                 if mode.startswith("100") and not os.path.lexists(path):
-                    make_folder(path.parent)
                     replace_file(path, work.git("cat-file", "blob", blob))
                     laid.append(path)
         try:

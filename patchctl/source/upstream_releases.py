@@ -18,7 +18,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from patchctl.atomic import make_folder, replace_file
+from patchctl.atomic import replace_file
 from patchctl.errors import SourceUnavailable, Tried
 from patchctl.git.catfile import ObjectReader
 from patchctl.git.history import descends
@@ -331,7 +331,6 @@ class UpstreamReleases:
         self._progress.note(f"asking for versions of {self._upstream.sdist}")
         found = self._answer.offered = versions(self._upstream.sdist, self._index_tried)
         with contextlib.suppress(OSError):
-            make_folder(note.parent)
             rows = [(one.sdist.version, one.sdist.sha256, one.python) for one in found]
             replace_file(note, json.dumps({"offered": rows}).encode())
         return found
