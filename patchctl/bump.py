@@ -26,6 +26,7 @@ from patchctl.manifest.typeinfo import BadRecord, parse, shape_of
 from patchctl.manifest.types import FORMAT, Made, Release, ReleaseName, Stack, release_order
 from patchctl.manifest.yamltree import plain
 from patchctl.patch.parse import Hunk
+from patchctl.process_group import ask
 from patchctl.rebase.finish import RebaseResult
 from patchctl.rebase.rebase import is_met
 from patchctl.rebase.rebase_state import RebaseState, RebaseWorktree
@@ -343,15 +344,14 @@ def make_file(dist: Distribution, stack: Stack, made: Made, options: SourceOptio
     python = os.environ.get(VARIABLE) or "python3"
     with scratch("patchctl-made-") as folder:
         try:
-            asked = [python, "-c", f"import {made.needs}"]
-            if subprocess.run(asked, capture_output=True, check=False, timeout=_SECONDS, cwd="/").returncode:
+            if ask([python, "-c", f"import {made.needs}"], _SECONDS, cwd="/").returncode:
                 return f"{python} has no {made.needs}: {VARIABLE} names one that has"
             base = obtain(dist.upstream(stack.upstream), stack, options, progress)
             result = build_stack(base, load_patches(dist, stack), [], options.cache)
             make_edit_tree(folder / "tree", stack, base, result)
             progress.note(f"making {made.folder}/{file.name}")
             line = [python, str(dist.root / made.program), str(folder / "tree"), "--out", str(folder / "made")]
-            done = subprocess.run(line, capture_output=True, text=True, check=False, timeout=_SECONDS, cwd=folder)
+            done = ask(line, _SECONDS, cwd=folder)
         except SourceUnavailable as error:
             return error.what
         except (OSError, subprocess.SubprocessError) as error:

@@ -45,6 +45,12 @@ def find_program(name: str, environment: Mapping[str, str] = os.environ) -> str 
     return shutil.which(name, path=os.pathsep.join(p for p in path.split(os.pathsep) if os.path.isabs(p)))
 
 
+def ask(command: Sequence[str], seconds: float, **options: Any) -> subprocess.CompletedProcess[str]:
+    """Run a program that is given no input, for its output as text. Raises what Popen raises, and TimeoutExpired."""
+    captured: dict[str, Any] = {"capture_output": True, "text": True, "errors": "replace", "check": False}
+    return subprocess.run(command, stdin=subprocess.DEVNULL, timeout=seconds, **captured, **options)
+
+
 def run(command: Sequence[str], *, timeout: float | None = None, **options: Any) -> subprocess.CompletedProcess[Any]:
     """Like subprocess.run, in a session of its own that is ended on interruption or timeout.
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from patchctl.language import message
 from patchctl.os_errors import os_reason
+from patchctl.process_group import ask
 from patchctl.terminal.text import one_line
 
 
@@ -22,16 +23,7 @@ class PythonProbeFailed(Exception):
 def ask_python(python: str, program: str, *args: str, seconds: float, cwd: str | None = "/") -> Any:
     """Return the JSON value on the last line that `program` prints. Raises PythonProbeFailed."""
     try:
-        done = subprocess.run(
-            [python, "-c", program, *args],
-            cwd=cwd,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=seconds,
-            check=False,
-        )
+        done = ask([python, "-c", program, *args], seconds, cwd=cwd)
     except subprocess.TimeoutExpired as error:
         raise PythonProbeFailed(message("no answer after {seconds} s", seconds=f"{seconds:.0f}")) from error
     except OSError as error:

@@ -36,7 +36,7 @@ from patchctl.install.wheel import (
 )
 from patchctl.manifest.distribution import Distribution
 from patchctl.manifest.types import Profile
-from patchctl.process_group import find_program
+from patchctl.process_group import ask, find_program
 from patchctl.python_probe import PythonProbeFailed, ask_python
 from patchctl.requirements.interpreter import PackageDifference, differences
 from patchctl.terminal.progress import Progress
@@ -119,15 +119,7 @@ def read_environment(python: str) -> PythonEnvironment:
         told = ask_python(python, _PROBE, seconds=_PROBE_SECONDS, cwd=None)
         site = tuple(dict.fromkeys(Path(p).resolve() for p in told["site"]))
         # `-m pip` would import a folder named pip from the current one.
-        done = subprocess.run(
-            [python, "-m", "pip", "--version"],
-            cwd=os.sep,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=_PROBE_SECONDS,
-            check=False,
-        )
+        done = ask([python, "-m", "pip", "--version"], _PROBE_SECONDS, cwd=os.sep)
     except (PythonProbeFailed, OSError, subprocess.SubprocessError, TypeError, KeyError) as error:
         raise WrongUse(f"--python {python} cannot be asked: {one_line(str(error))}", hint=_HINT) from error
     if done.returncode:
@@ -185,16 +177,7 @@ def pip_install(environment: PythonEnvironment, wheels: Sequence[Path]) -> None:
         *map(str, wheels),
     ]
     try:
-        done = subprocess.run(
-            command,
-            env=without_settings(),
-            cwd=os.sep,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=_PIP_SECONDS,
-            check=False,
-        )
+        done = ask(command, _PIP_SECONDS, env=without_settings(), cwd=os.sep)
     except subprocess.TimeoutExpired as error:
         raise MachineFailed(
             f"pip did not finish within {error.timeout:g} seconds and was stopped", hint=_KILLED

@@ -28,6 +28,7 @@ from patchctl import __version__
 from patchctl.errors import MachineFailed, SourceMismatch, SourceUnavailable, Tried, WrongUse
 from patchctl.git.objects import EXECUTABLE, REGULAR
 from patchctl.install.installable import InstallTree
+from patchctl.process_group import ask
 from patchctl.terminal.text import one_line
 
 # What the five setup.py import at their pins, except torch. vllm's pyproject.toml has the narrowest limits.
@@ -105,15 +106,7 @@ def build_tools(python: str, folder: Path) -> Path:
     run = "import sys; sys.path[0] or sys.path.pop(0); import runpy; runpy.run_module('pip', run_name='__main__', alter_sys=True)"
     command = [python, "-c", run, "install", "--quiet", "--disable-pip-version-check", "--target", str(folder)]
     try:
-        done = subprocess.run(
-            [*command, *REQUIREMENTS],
-            env=in_environment(),
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=_SECONDS,
-            check=False,
-        )
+        done = ask([*command, *REQUIREMENTS], _SECONDS, env=in_environment())
         lines = done.stderr.splitlines() if done.returncode != 0 else None
     except subprocess.TimeoutExpired as error:
         lines = [f"pip did not finish within {error.timeout:g} seconds"]
@@ -187,17 +180,7 @@ def read_metadata(item: InstallTree, copy: Path, python: str, tools: Path | None
     stands_in = "torch stands in" if (item.packages.keys() & {"vllm"}) else "no"
     command = [python, "-c", _DRIVER, str(folder), "build_meta" if named else "legacy", stands_in]
     try:
-        done = subprocess.run(
-            command,
-            cwd=copy,
-            env=build_environment(item, python, tools, _FOR_METADATA),
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=_SECONDS,
-            check=False,
-        )
+        done = ask(command, _SECONDS, cwd=copy, env=build_environment(item, python, tools, _FOR_METADATA))
     except (OSError, subprocess.SubprocessError) as error:
         raise WrongUse(f"setup.py of {item.upstream} cannot be run: {error}", where=str(item.folder)) from error
     if done.returncode != 0:

@@ -19,7 +19,6 @@ import hashlib
 import json
 import os
 import platform
-import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -407,7 +406,7 @@ def not_carried(dist: Distribution, stack: Stack, features: Iterable[str]) -> li
 def environment() -> Mapping[str, str]:
     """What the tests run on: this patchctl, the machine, and the packages of the interpreter that probes run under."""
     python = os.environ.get(TORCH_PYTHON) or sys.executable
-    done = subprocess.run([python, "-c", _VERSIONS], capture_output=True, text=True, check=False, timeout=120)
+    done = process_group.ask([python, "-c", _VERSIONS], 120)
     versions = json.loads(done.stdout) if done.returncode == 0 else {}
     return {"patchctl": __version__, "machine": f"{platform.system()} {platform.machine()}", **versions}
 

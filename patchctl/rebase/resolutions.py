@@ -23,6 +23,7 @@ from patchctl.atomic import replace_file
 from patchctl.git.run import GitFailed, git_environment
 from patchctl.git.worktree import WorkTree
 from patchctl.manifest.types import Regenerated, Upstream
+from patchctl.process_group import ask
 from patchctl.rebase.cherry_pick import at_work
 from patchctl.terminal.text import one_line
 
@@ -135,8 +136,7 @@ class Regeneration:
         if self._generator is None and not (work.folder / self._how.script).is_file():
             return f"{self._how.script} is not in this source, and no repository has it at the pin before (--mirror)"
         try:
-            asked = [self._python, "-c", f"import {self._how.needs}"]
-            done = subprocess.run(asked, capture_output=True, check=False, timeout=120, cwd="/")
+            done = ask([self._python, "-c", f"import {self._how.needs}"], 120, cwd="/")
         except (OSError, subprocess.SubprocessError) as error:
             return f"{self._python} cannot be started: {one_line(str(error))}"
         wants = f"{self._python} has no {self._how.needs}: name one that has with --python, or {VARIABLE}"
@@ -193,15 +193,7 @@ class Regeneration:
                 "PATH": f"{Path(self._python).parent}{os.pathsep}{env.get('PATH', os.defpath)}",
             }
             try:
-                done = subprocess.run(
-                    ["bash", self._how.script],
-                    cwd=folder,
-                    env=own,
-                    capture_output=True,
-                    text=True,
-                    timeout=_SECONDS,
-                    check=False,
-                )
+                done = ask(["bash", self._how.script], _SECONDS, cwd=folder, env=own)
             except (OSError, subprocess.SubprocessError) as error:
                 return 1, one_line(str(error))
         return done.returncode, one_line((done.stderr.strip() or done.stdout.strip())[-400:])

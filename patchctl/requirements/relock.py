@@ -29,7 +29,7 @@ from patchctl.doc import Doc
 from patchctl.errors import FINDINGS, BadManifest, PatchctlError, SourceUnavailable, Tried, WrongUse
 from patchctl.manifest.distribution import Distribution
 from patchctl.manifest.requirement_types import PLATFORMS, Platform
-from patchctl.process_group import find_program
+from patchctl.process_group import ask, find_program
 from patchctl.requirements.declared import FILE, Declared, collect, read_declared, render, stale
 from patchctl.requirements.lockfile import (
     Inputs,
@@ -227,9 +227,7 @@ def _compile(
         *arguments,
     ]
     try:
-        return subprocess.run(
-            command, cwd=folder, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=_SECONDS, check=False
-        )
+        return ask(command, _SECONDS, cwd=folder)
     except subprocess.TimeoutExpired as error:
         tried = [Tried("the package index", f"uv did not finish within {error.timeout:g} seconds")]
         raise SourceUnavailable("requirements not resolved", tried) from error

@@ -23,7 +23,7 @@ from urllib.parse import unquote, urlsplit
 
 from patchctl.errors import WrongUse
 from patchctl.language import message
-from patchctl.process_group import find_program
+from patchctl.process_group import ask, find_program
 from patchctl.terminal.text import one_line, redact, visible_line
 
 PORTS = {"http": 80, "https": 443, "git": 9418, "ssh": 22}
@@ -219,26 +219,18 @@ def _seconds(text: str | None) -> float:
 
 
 def _from_pip(environment: Mapping[str, str]) -> list[tuple[str, str]] | None:
+    own = {**environment, "PIP_NO_COLOR": "1", "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
     for command in _pips(environment):
         try:
-            done = subprocess.run(
-                [*command, "config", "list"],
-                env={**environment, "PIP_NO_COLOR": "1", "PIP_DISABLE_PIP_VERSION_CHECK": "1"},
-                cwd=os.path.abspath(
-                    os.sep
-                ),  # `python -m pip` would import a folder named pip from the current directory
-                capture_output=True,
-                timeout=_PIP_SECONDS,
-                check=False,
-            )
+            # `python -m pip` would import a folder named pip from the current directory
+            done = ask([*command, "config", "list"], _PIP_SECONDS, env=own, cwd=os.sep)
         except (OSError, subprocess.TimeoutExpired):
             continue
         if done.returncode == 0:
-            return _parse(done.stdout.decode("utf-8", "replace"))
-        said = done.stderr.decode("utf-8", "replace")
-        if "onfiguration file" in said:
+            return _parse(done.stdout)
+        if "onfiguration file" in done.stderr:
             raise WrongUse(
-                message("pip cannot read its configuration: {problem}", problem=redact(one_line(said))),
+                message("pip cannot read its configuration: {problem}", problem=redact(one_line(done.stderr))),
                 hint=message("mend that file, or set PIP_CONFIG_FILE=/dev/null, which leaves pip's files out"),
             )
     return None

@@ -64,7 +64,7 @@ LAYERS: dict[str, set[str]] = {
     "scratch": {"atomic"},
     "os_errors": {"errors", "language"},
     "terminal": {"doc", "errors", "language"},
-    "python_probe": {"language", "os_errors", "terminal"},
+    "python_probe": {"language", "os_errors", "process_group", "terminal"},
     "findings": {"patchctl", "doc", "errors", "language", "terminal"},
     "patch": {"delta", "errors", "language"},
     "git": {"delta", "errors", "language", "process_group", "atomic"},

@@ -20,7 +20,7 @@ from patchctl.errors import PatchctlError
 from patchctl.language import message
 from patchctl.manifest.distribution import Distribution
 from patchctl.manifest.typeinfo import to_json
-from patchctl.process_group import find_program
+from patchctl.process_group import ask, find_program
 from patchctl.python_probe import PythonProbeFailed, ask_python
 from patchctl.terminal.text import one_line, redact_text
 from patchctl.training.preflight import machine as m
@@ -164,16 +164,7 @@ def _tool(name: str, *args: str, fails: bool = False) -> str:
     path = find_program(name)
     if path is None:
         raise Missing(message("{name} is not on PATH", name=name))
-    done = subprocess.run(
-        [path, *args],
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        errors="replace",
-        env={**os.environ, "LC_ALL": "C"},
-        timeout=TIMEOUT_SECONDS,
-        check=False,
-    )
+    done = ask([path, *args], TIMEOUT_SECONDS, env={**os.environ, "LC_ALL": "C"})
     if done.returncode and not (fails and done.stdout):
         what = message(
             "{command} ended with {code}: {said}",
