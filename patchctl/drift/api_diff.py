@@ -25,10 +25,9 @@ _MOST_PARSED = 4096
 
 @dataclass(frozen=True)
 class Found:
-    """What a name leads to: its full name where it is defined, its file, and its signature."""
+    """What a name leads to: its full name where it is defined, and its signature."""
 
     name: str
-    file: str
     signature: str
 
 
@@ -133,21 +132,21 @@ class Modules:
         if isinstance(node, ast.ClassDef):
             if rest:
                 return self._member(module, node, rest[0], depth)
-            return Found(full, module.path, f"class {name}({self._made_with(module, node, depth)})")
+            return Found(full, f"class {name}({self._made_with(module, node, depth)})")
         if isinstance(node, _Function):
-            return Found(full, module.path, _signature(node))
-        return Found(full, module.path, name)
+            return Found(full, _signature(node))
+        return Found(full, name)
 
     def _member(self, module: Module, node: ast.ClassDef, name: str, depth: int) -> Found | None:
         """A method, a field or an attribute, in the class or in one above it."""
         full = f"{module.name}.{node.name}.{name}"
         for one in _statements(node.body):
             if isinstance(one, _Function) and one.name == name:
-                return Found(full, module.path, _signature(one))
+                return Found(full, _signature(one))
             if name in _targets(one):
-                return Found(full, module.path, name)
+                return Found(full, name)
         if name in _set_on_self(node):
-            return Found(full, module.path, f"self.{name}")
+            return Found(full, f"self.{name}")
         if depth < _DEEPEST:
             for base in node.bases:
                 target = self._named(module, base)

@@ -93,10 +93,6 @@ class _Prepared:
     sources: Sequence[Sequence[PatchedSource]]
     not_in_sdist: frozenset[str]
 
-    @property
-    def paths(self) -> list[bytes]:
-        return sorted({path for steps in self.steps.values() for s in steps for path in s.contents(None)})
-
 
 @dataclass(frozen=True)
 class _Walked:

@@ -78,7 +78,7 @@ def collect(sources: Sequence[Path], notes: Notebook) -> tuple[list[Mail], list[
     return mails, left
 
 
-def in_order(messages: list[Message], notes: Notebook) -> list[str]:
+def in_order(messages: list[Message]) -> list[str]:
     """Sort by `[PATCH n/m]` when every mail has one of the same m and none twice; else the order of the files stays.
     Returns what a user should know of the numbers."""
     parts = [m.part for m in messages]

@@ -118,11 +118,11 @@ def import_series(
     with scratch("patchctl-importing-") as temporary:
         ground, match, matched = _matched(dist, target, series, options, places, progress, temporary)
         said += _on_base(target)
-        notes.extend(match.faults)
+        notes.faults += match.faults
         if notes.faults:
             raise ImportRefused(_by_file(notes.faults, mails), said)
         progress.note("writing patches")
-        exported, headers = _exported(dist, target.stack, ground, matched)
+        exported, headers = _exported(ground, matched)
         with staged(dist, target.stack, exported) as folder:
             tip = _proven(dist, ground, folder, exported, match)
             if not dry_run:
@@ -151,7 +151,7 @@ def _series(messages: list[Message], left: list[Left], notes: Notebook) -> tuple
             left.append(Left(message.mail.shown, f"a cover letter: {message.subject}"))
             continue
         check_words(message, notes)
-        notes.extend(foreign.faults)
+        notes.faults += foreign.faults
         digest = hashlib.sha256(message.subject.encode() + b"\0" + b"\n".join(_lines(foreign))).hexdigest()
         if not foreign.sections and not foreign.faults:
             notes.fault(message.mail, message.mail.first + 1, "mail", "holds no diff", "leave it out")
@@ -166,7 +166,7 @@ def _series(messages: list[Message], left: list[Left], notes: Notebook) -> tuple
         else:
             seen[digest] = message.mail.shown
             kept.append(message)
-    said = in_order(kept, notes)
+    said = in_order(kept)
     return [found[id(m)] for m in kept], said
 
 
@@ -240,9 +240,7 @@ def _on_base(target: Target) -> list[str]:
     return said + [f"fits better: {describe(c)}" for c in better]
 
 
-def _exported(
-    dist: Distribution, stack: Stack, ground: _Ground, matched: Sequence[Matched]
-) -> tuple[list[Exported], list[StackPatch]]:
+def _exported(ground: _Ground, matched: Sequence[Matched]) -> tuple[list[Exported], list[StackPatch]]:
     """Return the patches in our format, numbered after the stack's, and their origins."""
     taken = {p.feature for p in ground.existing}
     patches = []

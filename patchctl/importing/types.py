@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
@@ -138,6 +138,3 @@ class Notebook:
             mail.repairs.append(f"{kind}: {done}")
         else:
             self.fault(mail, line, kind, what, f"--repair, or --repair-only {kind}")
-
-    def extend(self, faults: Iterable[ImportFault]) -> None:
-        self.faults.extend(faults)

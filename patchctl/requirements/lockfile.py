@@ -14,7 +14,7 @@ import platform as python_platform
 import re
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -110,11 +110,6 @@ class Inputs:
             elsewhere,
         ]
         return hashlib.sha256(json.dumps(data, separators=(",", ":")).encode()).hexdigest()
-
-    def without(self, name: str) -> Inputs:
-        """Return the inputs without a package's override."""
-        kept = tuple(o for o in self.overrides if canonicalize_name(Requirement(o).name) != canonicalize_name(name))
-        return replace(self, overrides=kept)
 
 
 def inputs_of(dist: Distribution, named: NamedSet, declared: Sequence[Declared] | None = None) -> Inputs:

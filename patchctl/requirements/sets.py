@@ -73,13 +73,13 @@ def read_set(dist: Distribution, name: str) -> NamedSet:
         what = f"{shown(folder / 'set.yaml')} does not exist{did_you_mean(name, there)}"
         raise InvalidManifest([Problem(file, 1, 1, "requirements", what)])
     found = NamedSet(folder, read(folder / "set.yaml", RequirementSet), tuple(users))
-    problems = list(_faults(dist, found))
+    problems = list(_faults(found))
     if problems:
         raise InvalidManifest(problems)
     return found
 
 
-def _faults(dist: Distribution, found: NamedSet) -> Iterator[Problem]:
+def _faults(found: NamedSet) -> Iterator[Problem]:
     value, at = found.value, found.loaded.positions
     if value.name != found.folder.name:
         yield at.problem(("name",), f"expected {quoted(found.folder.name)}, the folder's name")
