@@ -357,11 +357,8 @@ class _TreeCheck:
         expected = lock.expected(state.form, out) if lock is not None else None
         if expected is None:
             return
-        rows = [
-            ("base commit", state.base_commit, expected.base_commit),
-            ("base tree", state.base_tree, expected.base_tree),
-        ]
-        rows += [("tip commit", state.tip_commit, expected.tip_commit), ("tip tree", state.tip_tree, expected.tip_tree)]
+        ids = ("base_commit", "base_tree", "tip_commit", "tip_tree")
+        rows = [(one.replace("_", " "), getattr(state, one), getattr(expected, one)) for one in ids]
         if state.differing:
             rows = [("base commit", state.pin_base, expected.base_commit)]
         for name, have, wanted in rows:

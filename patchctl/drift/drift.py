@@ -20,7 +20,7 @@ from typing import TypeVar
 
 from patchctl.atomic import replace_file
 from patchctl.catalog.evidence import Evidence
-from patchctl.drift.api_diff import ApiChange, PatchedSource, Reader, changed_names, written_lines
+from patchctl.drift.api_diff import PatchedSource, Reader, changed_names, written_lines
 from patchctl.drift.file_drift import FileJudge, FileOutcome, known_of, renamed, with_commits
 from patchctl.drift.types import (
     ARRIVES,
@@ -226,7 +226,8 @@ class Drifting:
                 found = list(self._patches(stack, tree, release.form))
                 known = known_of(before.found)
                 found = with_commits(found, stack.patches, reader, before.release, release, known)
-                found = [replace(p, names=tuple(n)) for p, n in zip(found, _names(stack, tree), strict=True)]
+                names = (tuple(changed_names(sources, stack.tree.text, tree.text)) for sources in stack.sources)
+                found = [replace(p, names=n) for p, n in zip(found, names, strict=True)]
             cache.keep(found)
         return _Walked(release, cache.key, found)
 
@@ -376,11 +377,6 @@ def _steps_of(patch: StackPatch, tree: RevisionTree, contents: Mapping[bytes, by
             yield _Step(old, change, before, None if change.kind == "delete" else after)
     for path, data in patch.carried.items():
         yield _Step(path.encode(), None, None, data)
-
-
-def _names(stack: _Prepared, tree: RevisionTree) -> Iterator[list[ApiChange]]:
-    for sources in stack.sources:
-        yield changed_names(sources, stack.tree.text, tree.text)
 
 
 def _not_in_sdist(dist: Distribution, stack: Stack) -> frozenset[str]:

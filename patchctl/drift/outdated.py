@@ -89,7 +89,8 @@ def outdated(
             if drift and newer:
                 try:
                     drifts = drifting.stack(stack, [one.name for one in newer]).releases
-                    newer = tuple(_with_effort(*pair) for pair in zip(newer, drifts, strict=True))
+                    pairs = zip(newer, drifts, strict=True)
+                    newer = tuple(replace(one, effort=effort(d), work=tuple(_work(d))) for one, d in pairs)
                 except SourceUnavailable as error:  # what is newer is known all the same
                     tried = error.tried
             companions = tuple(
@@ -163,10 +164,6 @@ def is_pinned(drifting: Drifting, stack: Stack, revision: str) -> bool | None:
         return True
     commit = drifting.releases_of(stack).commit_of(revision)
     return None if commit is None else commit == stack.pin.commit
-
-
-def _with_effort(new: NewRevision, drift: ReleaseDrift) -> NewRevision:
-    return replace(new, effort=effort(drift), work=tuple(_work(drift)))
 
 
 def _work(drift: ReleaseDrift) -> list[str]:

@@ -47,7 +47,8 @@ def read_mail(mail: Mail, notes: Notebook) -> Message | None:
         return None
     part = _part(text)
     diff = _diff_lines(mail, read.diff, notes)
-    line = mail.first + _offset(mail.data, read.diff) if mail.data.endswith(read.diff) and read.diff else None
+    before = mail.data.removesuffix(read.diff)  # the same where the mail was encoded, or has no diff
+    line = mail.first + before.count(b"\n") if before != mail.data else None
     if part is not None and part[0] == 0 and _DIFF.search(read.diff) is None:
         return Message(mail, "", "", "", read.fields.get("Subject", ""), "", [], line, part)  # becomes no commit
     name, email, date = _ident(mail, read.fields, notes)
@@ -176,10 +177,6 @@ def _diff_lines(mail: Mail, diff: bytes, notes: Notebook) -> list[bytes]:
         notes.mend(mail, None, "line-ends", "the lines of the encoded diff end with CRLF", "CRLF to LF in the diff")
         lines = [line.removesuffix(b"\r") for line in lines]
     return lines
-
-
-def _offset(data: bytes, diff: bytes) -> int:
-    return data.count(b"\n", 0, len(data) - len(diff))
 
 
 def _ident(mail: Mail, fields: dict[str, str], notes: Notebook) -> tuple[str, str, str]:

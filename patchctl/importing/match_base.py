@@ -377,7 +377,7 @@ def _candidates(
                 sum(1 for s in by_id if _has(s, ids, options)),
                 sum(1 for s in by_id if _has(s, last, options)),
                 len(read),
-                sum(1 for s in read if _has_path(s, last, options)),
+                sum(1 for s in read if any(p in last for p in _readings(s, options))),
                 stack.pin.identity in named,
             )
         )
@@ -408,10 +408,6 @@ def _readings(section: Section, options: Options) -> list[bytes]:
 
 def _has(section: Section, ids: Mapping[bytes, str], options: Options) -> bool:
     return any(ids.get(p, "").startswith(section.old_id) for p in _readings(section, options))
-
-
-def _has_path(section: Section, ids: Mapping[bytes, str], options: Options) -> bool:
-    return any(p in ids for p in _readings(section, options))
 
 
 def _pin_files(dist: Distribution, stack: Stack, pin_files: PinFiles) -> Files | None:

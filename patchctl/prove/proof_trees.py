@@ -58,7 +58,8 @@ def trees_of(dist: Distribution, folder: Path, check: Callable[[Path], list[str]
         dist.stack(upstream, tree.stack)
     stacks = {upstream: tree.stack for upstream, tree in sorted(patched.trees.items())}
     ids = {u: f"{t.stack} {t.form} {t.tip_tree}" for u, t in sorted(patched.trees.items())}
-    return Trees(folder / "base", folder / "patched", stacks, ids, _without(patched))
+    left_out = {(u, one.feature): one.reason for u, tree in patched.trees.items() for one in tree.left_out}
+    return Trees(folder / "base", folder / "patched", stacks, ids, left_out)
 
 
 def _state(workspace: Path) -> WorkspaceState:
@@ -66,10 +67,6 @@ def _state(workspace: Path) -> WorkspaceState:
     if state is None or not state.trees:
         raise WrongUse(f"nothing was applied to {workspace}", hint=f"{MAKE}; or leave --trees out, and they are made")
     return state
-
-
-def _without(state: WorkspaceState) -> dict[tuple[str, str], str]:
-    return {(u, one.feature): one.reason for u, tree in state.trees.items() for one in tree.left_out}
 
 
 def profile_of(dist: Distribution, stack: Stack, named: str | None) -> Profile:

@@ -192,7 +192,7 @@ class Bench:
         green = self._run(test, patched, mark)
         if not green.outcomes or any(one.result != "passed" for one in green.outcomes):
             return run
-        outcomes = [_failed_if_late(one, mark) for one in run.outcomes]
+        outcomes = [replace(one, mark=mark, result="failed") if one.is_late else one for one in run.outcomes]
         return PytestRun(outcomes, run.used | green.used, run.command, run.output)
 
     def run_mutant(self, mutant: Mutant, feature: str, tests: Sequence[str], trees: Path, patched: Path) -> PytestRun:
@@ -216,10 +216,6 @@ class Bench:
                 if total.red:
                     return total
         return total
-
-
-def _failed_if_late(one: PytestOutcome, mark: str) -> PytestOutcome:
-    return replace(one, mark=mark, result="failed") if one.is_late else one
 
 
 def outcome_of(case: ElementTree.Element) -> PytestOutcome:

@@ -129,12 +129,6 @@ def drop_noted_locks(work: WorkTree) -> None:
         note.unlink()
 
 
-def commit_staged(work: WorkTree, original: str, before: str) -> None:
-    """Commit what the user staged in their tree, as `commit_as`."""
-    with at_work(work):
-        commit_as(work, original, before)
-
-
 def unstaged(work: WorkTree) -> list[bytes]:
     """The files that are not as they are staged; not those whose time alone is another, as diff-files would say. Of such, git notes the
     time in the index, whatever GIT_OPTIONAL_LOCKS says."""
@@ -201,8 +195,12 @@ def _offer_message(work: WorkTree, commit: str) -> None:
 def _made(work: WorkTree, before: str) -> Picked:
     _forget_pick(work)  # git's commit ends well where it could not
     after = head_of(work)
-    trees = work.git("rev-parse", f"{before}^{{tree}}", f"{after}^{{tree}}").decode().split()
-    return Picked(after, {}, trees[0] == trees[1])
+    return Picked(after, {}, same_tree(work, before, after))
+
+
+def same_tree(work: WorkTree, one: str, other: str) -> bool:
+    first, second = work.git("rev-parse", f"{one}^{{tree}}", f"{other}^{{tree}}").split()
+    return first == second
 
 
 def touched_by(work: WorkTree, commit: str, kinds: str = "") -> list[bytes]:

@@ -20,7 +20,7 @@ from patchctl.manifest.lock import lock_file
 from patchctl.manifest.series import place_of
 from patchctl.manifest.types import Stack
 from patchctl.rebase.cherry_pick import clear, work_of
-from patchctl.rebase.rebase_state import RebaseRun, RebaseState, Writing, end_state, let_go, new_stack, write_state
+from patchctl.rebase.rebase_state import STATE_FILE, RebaseRun, RebaseState, Writing, let_go, new_stack, write_state
 from patchctl.scratch import scratch
 from patchctl.source.upstream_releases import RevisionTree
 from patchctl.stack.export import Exported, export_commits, write_stack
@@ -73,7 +73,8 @@ def finish(run: RebaseRun, state: RebaseState) -> RebaseResult:
     final = state.stages[-1].base
     with ObjectReader(folder / ".git") as reader:
         commits = commits_between(folder, final)
-        exported = _numbered(export_commits(reader, commit_tree(reader, final), commits, old))
+        found = export_commits(reader, commit_tree(reader, final), commits, old)
+        exported = [replace(e, name=f"{n:04d}{e.name[4:]}") for n, e in enumerate(found, 1)]  # without gaps
         check_read_back(reader, final, commit_tree(reader, state.head), exported)
     manifest = _manifest(state, [e.name for e in exported], {**before.unlinted, **stack.unlinted})
     loads(manifest.encode(), Stack, str(dist.stack_file(stack)))  # what could not be read again is not written
@@ -107,7 +108,7 @@ def finish(run: RebaseRun, state: RebaseState) -> RebaseResult:
 def hand_over(run: RebaseRun) -> None:
     """Release the work tree as one that `edit` makes. Until then a killed run can be continued."""
     let_go(work_of(run.place.hidden))
-    end_state(run.place.release())
+    (run.place.release() / ".git" / STATE_FILE).unlink()  # which leaves a work tree as `edit` makes it
 
 
 def after_proofs(ended: RebaseResult, dist: Distribution, red: Sequence[str]) -> RebaseResult:
@@ -141,11 +142,6 @@ def _unlink(file: Path) -> None:
     """Remove a file, and the temporary one that a killed writer left."""
     for one in (file, file.with_name(f".{file.name}.new")):
         one.unlink(missing_ok=True)
-
-
-def _numbered(exported: Sequence[Exported]) -> list[Exported]:
-    """Number the patches without gaps."""
-    return [replace(e, name=f"{n:04d}{e.name[4:]}") for n, e in enumerate(exported, 1)]
 
 
 def _note_writing(

@@ -26,13 +26,13 @@ from patchctl.rebase.cherry_pick import (
     at_work,
     clear,
     commit_as,
-    commit_staged,
     drop_locks,
     drop_noted_locks,
     end_pick,
     head_of,
     pick,
     run_rerere,
+    same_tree,
     taken_by,
     touched_by,
     uncommit,
@@ -227,9 +227,8 @@ def _made_anew(
         return picked, failure, []
     with at_work(work):
         work.git("commit", "--quiet", "--amend", "--no-edit", "--allow-empty", "--no-verify", "--cleanup=verbatim")
-    trees = work.git("rev-parse", f"{head}^{{tree}}", "HEAD^{tree}").decode().split()
     shown = ", ".join(sorted(os.fsdecode(f) for f in files))
-    return Picked(head_of(work), {}, trees[0] == trees[1]), None, [f"{shown}: made anew by upstream's script"]
+    return Picked(head_of(work), {}, same_tree(work, head, "HEAD")), None, [f"{shown}: made anew by upstream's script"]
 
 
 def accept_resolution(run: RebaseRun, state: RebaseState) -> RebaseState:
@@ -250,7 +249,8 @@ def accept_resolution(run: RebaseRun, state: RebaseState) -> RebaseState:
     end_pick(work, original, state.head)
     if (folder / ".git" / "CHERRY_PICK_HEAD").exists():
         _check_resolved(folder, work, state)
-        commit_staged(work, original, state.head)
+        with at_work(work):
+            commit_as(work, original, state.head)
     commit = _own_commit(folder, state, feature)
     if commit is None:  # given up with git's own --skip or --abort: begun anew
         _refuse_edits(folder, state, state.head)
@@ -268,7 +268,7 @@ def accept_resolution(run: RebaseRun, state: RebaseState) -> RebaseState:
             clear(work, commit.id)
         notes = [f"{', '.join(sorted(map(os.fsdecode, files)))}: as it was resolved, not made anew: {why}"]
     assert made.commit is not None
-    if _same_tree(work, state.head, made.commit):
+    if same_tree(work, state.head, made.commit):
         hint = "`patchctl rebase --skip --reason WHY` leaves it out; `git reset --hard HEAD~1` begins it anew"
         raise DoesNotApply(f"nothing is left of {feature}: what you committed changes nothing", hint=hint)
     run.store(state).keep(work, original, state.head, made.commit)
@@ -370,11 +370,7 @@ def _is_nothing(folder: Path, work: WorkTree, state: RebaseState) -> bool:
         commits = commits_between(folder, state.head)
     except WrongUse:
         return False
-    return bool(commits) and _same_tree(work, state.head, commits[-1].id)
-
-
-def _same_tree(work: WorkTree, one: str, other: str) -> bool:
-    return work.git("rev-parse", f"{one}^{{tree}}") == work.git("rev-parse", f"{other}^{{tree}}")
+    return bool(commits) and same_tree(work, state.head, commits[-1].id)
 
 
 def _check_resolved(folder: Path, work: WorkTree, state: RebaseState) -> None:

@@ -235,11 +235,6 @@ def read_state(folder: Path) -> RebaseState:
         raise BadManifest(f"this is no rebase's state: {error}", where=str(file), hint=hint) from error
 
 
-def end_state(folder: Path) -> None:
-    """Remove the state, which leaves a work tree as `edit` makes it."""
-    (folder / ".git" / STATE_FILE).unlink()
-
-
 def advanced(state: RebaseState, step: RebaseStep) -> RebaseState:
     """Return the state after a step."""
     own, head = {step.feature: step.reason}, step.commit or state.head

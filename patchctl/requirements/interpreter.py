@@ -18,7 +18,7 @@ from patchctl.doc import Doc
 from patchctl.errors import WrongUse
 from patchctl.language import Translatable, joined, message
 from patchctl.manifest.distribution import Distribution
-from patchctl.manifest.requirement_types import LeftOutPackages, Platform
+from patchctl.manifest.requirement_types import Platform
 from patchctl.manifest.types import Profile
 from patchctl.python_probe import PythonProbeFailed, ask_python
 from patchctl.requirements.declared import Declared, read_declared
@@ -168,14 +168,10 @@ def _markers(wanted: RequiredPackages) -> dict[str, str]:
 
 def _left_out(have: Mapping[str, str], wanted: RequiredPackages) -> Iterator[PackageDifference]:
     for name, version in have.items():
-        one = _pattern(name, wanted.named.value.left_out)
+        one = next((o for o in wanted.named.value.left_out if any(fnmatchcase(name, p) for p in o.packages)), None)
         if one is not None:
             who = (one.breaks or one.reason,)
             yield PackageDifference(name, "left out", None, version, who, one.breaks is not None)
-
-
-def _pattern(name: str, left_out: Collection[LeftOutPackages]) -> LeftOutPackages | None:
-    return next((one for one in left_out if any(fnmatchcase(name, p) for p in one.packages)), None)
 
 
 def _fits(version: str, requirement: Requirement) -> bool:
