@@ -9,7 +9,7 @@ import os
 import re
 import shlex
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Annotated
 
 from patchctl.doc import Doc
@@ -315,8 +315,8 @@ def find_target(
         return Target(like, None, found)
     _check_name(wanted)
     extends = like.name if best.at_tip > best.at_pin else None
-    own = replace(like, name=wanted, patches=[], extends=extends, replace={}, note=None)
-    return Target(replace(own, comes_from=None, dropped={}, postponed={}, gains={}, unlinted={}), like, found)
+    own = Stack(like.schema, like.upstream, wanted, like.pin, extends=extends, generated=like.generated)
+    return Target(own, like, found)
 
 
 def _check_name(name: str) -> None:

@@ -152,19 +152,7 @@ def _new_stack(
         hint = "PIP_INDEX_URL, PIP_FIND_LINKS or pip's configuration name other package indexes; a version, as 1.2.3"
         raise SourceUnavailable(f"{like.upstream}: no place has a source distribution of {wanted}", tried, hint=hint)
     pin = Pin(revision.commit, None, revision.tag, sdist) if revision else Pin(None, sdist=sdist)
-    return replace(
-        like,
-        name=own,
-        pin=pin,
-        patches=[],
-        extends=None,
-        replace={},
-        comes_from=like.name or None,
-        dropped={},
-        gains={},
-        postponed={},
-        note=None,
-    )
+    return Stack(like.schema, like.upstream, own, pin, comes_from=like.name or None, generated=like.generated)
 
 
 def write_pin(pinned: PinResult) -> None:
