@@ -141,11 +141,8 @@ class Drifting:
         with ExitStack() as open_:
             reader = open_.enter_context(ObjectReader(base.repo))
             prepared = _prepare(stack, base, RevisionTree(reader, base.tree), patches, _not_in_sdist(self.dist, stack))
-            seen = (
-                {f"{s.upstream}/{s.name}": self._calling(s) for s in _stacks_beside(self.dist, stack)}
-                if releases
-                else {}
-            )
+            beside = _stacks_beside(self.dist, stack) if releases else ()
+            seen = {f"{s.upstream}/{s.name}": self._calling(s) for s in beside}
             callers = [one for found in seen.values() if not isinstance(found, str) for one in found]
             rows: list[ReleaseDrift] = []
             walk = _Walked(base, "", [])

@@ -46,17 +46,16 @@ class FileJudge:
 
 
 def _judge(change: FileChange | None, before: bytes | None, after: bytes | None, ours: bytes | None) -> FileOutcome:
+    hunks = change.hunks if change is not None else []
     if before == ours:
-        hunks = change.hunks if change is not None else []
         return FileOutcome(EXACT, tuple(HunkDrift(h.line, h.old_start, FITS) for h in hunks), after)
     if ours == after:
-        hunks = change.hunks if change is not None else []
         return FileOutcome(UPSTREAM, tuple(HunkDrift(h.line, h.old_start, UPSTREAM) for h in hunks), ours)
     if ours is None:
         return FileOutcome(GONE)
-    if before is None or after is None or change is None or not change.hunks:
+    if before is None or after is None or not hunks:
         return FileOutcome(CONFLICT)  # two files of one name; a file to be deleted that was changed; binary
-    return _merged(change.hunks, before, after, ours)
+    return _merged(hunks, before, after, ours)
 
 
 def _merged(hunks: Sequence[Hunk], before: bytes, after: bytes, ours: bytes) -> FileOutcome:
@@ -69,15 +68,11 @@ def _merged(hunks: Sequence[Hunk], before: bytes, after: bytes, ours: bytes) -> 
         return FileOutcome(CONFLICT, found)
     if content == ours:
         return FileOutcome(UPSTREAM, tuple(HunkDrift(h.line, h.old_start, UPSTREAM) for h in hunks), ours)
-    if _replayed(hunks, places, ours) == content:
-        return FileOutcome(
-            MOVED, tuple(_stands(h, p) for h, p in zip(hunks, places, strict=True) if p is not None), content
-        )
     rows = tuple(
         _stands(h, p) if p is not None else HunkDrift(h.line, h.old_start, THREE_WAY)
         for h, p in zip(hunks, places, strict=True)
     )
-    return FileOutcome(THREE_WAY, rows, content)
+    return FileOutcome(MOVED if _replayed(hunks, places, ours) == content else THREE_WAY, rows, content)
 
 
 def _stands(hunk: Hunk, place: int) -> HunkDrift:
