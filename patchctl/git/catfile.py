@@ -11,7 +11,6 @@ import subprocess
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from types import TracebackType
 from typing import IO, NamedTuple
 
 from patchctl.errors import BrokenRepository, GitKilled, PatchctlError, SourceMismatch
@@ -54,9 +53,7 @@ class ObjectReader:
         self._git: _CatFile | None = None
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._packs.close()
         if self._git is not None:
             self._git.close()

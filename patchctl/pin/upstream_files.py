@@ -10,7 +10,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
-from types import TracebackType
 from typing import TYPE_CHECKING, Annotated
 
 from packaging.utils import canonicalize_name
@@ -58,10 +57,8 @@ class BaseReader:
         self.archived = {f.path: f for f in self._archive()}
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._reader.__exit__(kind, error, trace)
+    def __exit__(self, *_: object) -> None:
+        self._reader.__exit__()
 
     @property
     def in_git(self) -> bool:
