@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import IO, Protocol
+from typing import IO
 
 from patchctl.language import message, translated
 from patchctl.terminal.text import cut, visible_line
@@ -26,8 +26,8 @@ _REPEAT_SECONDS = 10.0
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
-class Progress(Protocol):
-    """Progress of one operation at a time: `start`, any number of `advance` and `note`, `finish`. Amounts are bytes."""
+class Progress:
+    """Progress of one operation at a time: `start`, any number of `advance` and `note`, `finish`. Amounts are bytes. Shows nothing itself."""
 
     def of(self, whole: str) -> None:
         """Name the whole run (its verb), shown while no operation is named."""
@@ -48,29 +48,11 @@ class Progress(Protocol):
         """Stop showing progress until there is news, since someone else writes to the terminal."""
 
 
-class SilentProgress:
-    """Shows nothing: for `--json`, and where another process reports."""
-
-    def of(self, whole: str) -> None:
-        pass
-
-    def rest(self) -> None:
-        pass
-
-    def start(self, label: str, total: int | None) -> None:
-        pass
-
-    def advance(self, n: int) -> None:
-        pass
-
-    def note(self, text: str) -> None:
-        pass
-
-    def finish(self) -> None:
-        pass
+class SilentProgress(Progress):
+    """For `--json`, and where another process reports."""
 
 
-class _Shown:
+class _Shown(Progress):
     """The current operation and its state; subclasses show it on news and when `alive` is called."""
 
     def __init__(self, stream: IO[str] | None = None, clock: Callable[[], float] = time.monotonic) -> None:

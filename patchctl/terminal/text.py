@@ -29,34 +29,22 @@ _USERINFO = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*://)(?P<userinfo>[^/?
 _AUTHORISATION = re.compile(r"(?i)\b((?:proxy-)?authorization:\s*)\S+(?:\s+\S+)?")
 
 
-def visible(text: str) -> str:
-    """Escape every character that a terminal acts on, except line ends and tabs."""
+def visible(text: str, kept: str = "\n\t") -> str:
+    """Escape every character that a terminal acts on, except those `kept`: line ends and tabs."""
     if text.isascii() and text.isprintable():  # the usual case
         return text
-    shown = "".join(c if c in "\n\t" else _shown(c) for c in text)
+    shown = "".join(c if c in kept else _shown(c) for c in text)
     return text if shown == text else shown  # a message stays one
 
 
 def visible_line(text: str) -> str:
     """Like `visible`, but escape line ends and tabs too."""
-    if text.isascii() and text.isprintable():
-        return text
-    shown = "".join(_shown(c) for c in text)
-    return text if shown == text else shown  # a message stays one
+    return visible(text, kept="")
 
 
 def _shown(character: str) -> str:
-    if character.isascii() and character.isprintable():
-        return character
-    if unicodedata.category(character) not in _SHOWN_AS_ESCAPES:
-        return character
-    short = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}.get(character)
-    if short is not None:
-        return short
-    code = ord(character)
-    if code <= 0xFF:
-        return f"\\x{code:02x}"
-    return f"\\u{code:04x}" if code <= 0xFFFF else f"\\U{code:08x}"
+    escaped = unicodedata.category(character) in _SHOWN_AS_ESCAPES
+    return character.encode("unicode_escape").decode() if escaped else character
 
 
 def redact(url: str) -> str:
