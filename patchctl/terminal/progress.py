@@ -11,10 +11,10 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import IO
+from typing import TextIO
 
 from patchctl.language import message, translated
-from patchctl.terminal.text import cut, visible_line
+from patchctl.terminal.text import cut, visible_line, width_of
 
 SILENCE = 2.0
 """The most seconds that a run may be silent."""
@@ -55,7 +55,7 @@ class SilentProgress(Progress):
 class _Shown(Progress):
     """The current operation and its state; subclasses show it on news and when `alive` is called."""
 
-    def __init__(self, stream: IO[str] | None = None, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, stream: TextIO | None = None, clock: Callable[[], float] = time.monotonic) -> None:
         self._stream = stream if stream is not None else sys.stderr
         self._clock = clock
         self._lock = threading.RLock()
@@ -146,10 +146,7 @@ class _Shown(Progress):
 class LineProgress(_Shown):
     """A redrawn line: label, bytes, percent, rate, time left, note. Wiped at the end."""
 
-    def __init__(self, stream: IO[str] | None = None, clock: Callable[[], float] = time.monotonic) -> None:
-        super().__init__(stream, clock)
-        self._width = _columns() - 1
-        self._drawn = False
+    _drawn = False
 
     def _show(self) -> None:
         if not self._drawn or self._clock() - self._said >= _REDRAW_SECONDS:
@@ -160,7 +157,7 @@ class LineProgress(_Shown):
 
     def _draw(self, line: str) -> None:
         self._drawn = True
-        self._write("\r\x1b[K" + cut(line, self._width))
+        self._write("\r\x1b[K" + cut(line, (width_of(self._stream) or 100) - 1))
 
     def _wipe(self) -> None:
         if self._drawn:
@@ -171,9 +168,7 @@ class LineProgress(_Shown):
 class PlainProgress(_Shown):
     """For pipes and logs: a line after two seconds, then every five seconds with news, ever less often without."""
 
-    def __init__(self, stream: IO[str] | None = None, clock: Callable[[], float] = time.monotonic) -> None:
-        super().__init__(stream, clock)
-        self._last, self._wait = "", 0.0
+    _last, _wait = "", 0.0
 
     def _show_again(self) -> None:
         about = f"{self._label or self._whole}  {self._note}"
@@ -206,16 +201,10 @@ def progress_of_run(*, silent: bool) -> Iterator[Progress]:
         shown.rest()
 
 
-def progress_for(stream: IO[str] | None = None) -> LineProgress | PlainProgress:
+def progress_for(stream: TextIO | None = None) -> LineProgress | PlainProgress:
     """Return LineProgress if `stream` (standard error) is a terminal, else PlainProgress."""
     stream = stream if stream is not None else sys.stderr
     return LineProgress(stream) if stream.isatty() else PlainProgress(stream)
-
-
-def _columns() -> int:
-    with suppress(OSError, ValueError):
-        return os.get_terminal_size(sys.stderr.fileno()).columns or 100
-    return 100
 
 
 def size_text(n: int) -> str:

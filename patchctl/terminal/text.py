@@ -12,6 +12,7 @@ import re
 import sys
 import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from typing import Any, TextIO
 
 from patchctl.errors import PatchctlError
@@ -62,8 +63,7 @@ def redact(url: str) -> str:
     if parts.scheme and "@" in parts.netloc:
         userinfo, _, host = parts.netloc.rpartition("@")
         kept = userinfo.partition(":")[0] + "@" if parts.scheme in ("ssh", "git+ssh") else ""
-        parts = parts._replace(netloc=kept + host)
-        url = urlunsplit(parts)
+        url = urlunsplit(parts._replace(netloc=kept + host))
     return visible_line(_SECRET_QUERY.sub(r"\1=***", url))
 
 
@@ -152,7 +152,9 @@ def wrapped(line: str, width: int) -> list[str]:
 
 def width_of(stream: TextIO) -> int:
     """Return the columns of a terminal, 0 where the stream is none or does not know."""
-    return os.get_terminal_size(stream.fileno()).columns if stream.isatty() else 0
+    with suppress(OSError, ValueError):
+        return os.get_terminal_size(stream.fileno()).columns if stream.isatty() else 0
+    return 0
 
 
 def fitted(text: str, width: int) -> str:

@@ -127,7 +127,7 @@ def test_chinese_takes_two_columns(width: int) -> None:
 def test_progress_stays_on_one_line_of_the_terminal(
     width: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("patchctl.terminal.progress._columns", lambda: width)
+    monkeypatch.setattr("patchctl.terminal.progress.width_of", lambda stream: width)
     LineProgress().start("工作区" * 40, None)
     drawn = capsys.readouterr().err.rpartition("\x1b[K")[2]
     assert width - 2 <= columns(drawn) <= width - 1
