@@ -196,20 +196,18 @@ class Device:
 
     card: int
     chip: int
-    name: str
     health: str
-    bus: str
     used: int
     total: int
 
 
 @dataclass(frozen=True)
 class Smi:
-    """`npu-smi info`: the driver's version, the devices, and processes by card and chip."""
+    """`npu-smi info`: the driver's version, the devices, and the processes on them."""
 
     version: str | None
     devices: tuple[Device, ...]
-    processes: tuple[tuple[int, int, int, str], ...]
+    processes: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -232,7 +230,7 @@ class Mount:
 
 # Two lines a chip. The first is "| card name | health | power ... |", the second "| chip [phy] | bus | ... used / total |":
 # vllm-project/vllm-ascend #5588 (A3, 25.3.rc1), #3403 (A2, one chip a card, without Phy-ID), #12980 (processes).
-_FIRST = re.compile(r"(\d+)\s+(\S+)")
+_FIRST = re.compile(r"(\d+)\s+\S+")
 _SECOND = re.compile(r"(\d+)(?:\s+(\d+))?")
 _BUS = re.compile(r"[0-9A-Fa-f]{4}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-9A-Fa-f]|NA")
 _USAGE = re.compile(r"(\d+)\s*/\s*(\d+)")
@@ -242,34 +240,28 @@ def smi(text: str) -> Smi:
     """The tables of `npu-smi info`. A line in another form is passed over."""
     version = re.search(r"Version:\s*(\S+)", text)
     devices: list[Device] = []
-    processes: list[tuple[int, int, int, str]] = []
-    first: tuple[int, str, str] | None = None
+    processes: list[int] = []
+    first: tuple[int, str] | None = None
     of_processes = False
     for line in text.splitlines():
         cells = [cell.strip() for cell in line.strip().strip("|").split("|")]
         of_processes = of_processes or "Process id" in line
         if of_processes:
-            processes += _process(cells)
+            is_one = len(cells) >= 4 and re.fullmatch(r"\d+\s+\d+", cells[0]) and cells[1].isdecimal()
+            processes += [int(cells[1])] if is_one else []
         elif len(cells) == 3 and _BUS.fullmatch(cells[1]) and first is not None:
             devices += _device(first, cells)
             first = None
         elif len(cells) == 3 and (found := _FIRST.fullmatch(cells[0])) and re.fullmatch(r"[A-Za-z]+", cells[1]):
-            first = int(found[1]), found[2], cells[1]
+            first = int(found[1]), cells[1]
     return Smi(version[1] if version else None, tuple(devices), tuple(processes))
 
 
-def _device(first: tuple[int, str, str], cells: list[str]) -> Iterator[Device]:
+def _device(first: tuple[int, str], cells: list[str]) -> Iterator[Device]:
     chip, usage = _SECOND.fullmatch(cells[0]), _USAGE.findall(cells[2])
     if chip and usage:
         used, total = usage[-1]  # memory, then HBM where the chip has it
-        card, name, health = first
-        yield Device(card, int(chip[1]), name, health, cells[1], int(used) * MIB, int(total) * MIB)
-
-
-def _process(cells: list[str]) -> Iterator[tuple[int, int, int, str]]:
-    place = re.fullmatch(r"(\d+)\s+(\d+)", cells[0]) if len(cells) >= 4 else None
-    if place and cells[1].isdecimal():
-        yield int(place[1]), int(place[2]), int(cells[1]), cells[2]
+        yield Device(first[0], int(chip[1]), first[1], int(used) * MIB, int(total) * MIB)
 
 
 def limit(text: str, name: str) -> int | None:
@@ -280,20 +272,15 @@ def limit(text: str, name: str) -> int | None:
     return -1 if found[1] == "unlimited" else int(found[1]) if found[1].isdecimal() else None
 
 
-def open_files(text: str) -> int | None:
-    """The soft limit of open files."""
-    return limit(text, "Max open files")
-
-
 def huge_pages(text: str) -> int | None:
     """Bytes of /proc/meminfo that are kept for static huge pages."""
     count, size = (re.search(rf"(?m)^{name}:\s+(\d+)", text) for name in ("HugePages_Total", "Hugepagesize"))
     return int(count[1]) * (int(size[1]) << 10) if count and size else None
 
 
-def available(text: str) -> int | None:
-    """MemAvailable of /proc/meminfo, in bytes."""
-    found = re.search(r"(?m)^MemAvailable:\s+(\d+) kB", text)
+def memory(text: str, name: str = "MemTotal") -> int | None:
+    """A row of /proc/meminfo, in bytes."""
+    found = re.search(rf"(?m)^{name}:\s+(\d+) kB", text)
     return int(found[1]) << 10 if found else None
 
 
@@ -341,12 +328,6 @@ def _device_port(said: Mapping[str, str]) -> DevicePort:
 def configured_addresses(text: str) -> dict[int, str]:
     """Addresses by device in /etc/hccn.conf: lines `address_0=10.20.0.2`."""
     return {int(n): value for n, value in re.findall(r"(?m)^\s*address_(\d{1,4})\s*=\s*([0-9A-Fa-f.:]+)", text)}
-
-
-def memory_total(text: str) -> int | None:
-    """MemTotal of /proc/meminfo, in bytes."""
-    found = re.search(r"(?m)^MemTotal:\s+(\d+) kB", text)
-    return int(found[1]) << 10 if found else None
 
 
 def memory_limit(text: str) -> int | None:

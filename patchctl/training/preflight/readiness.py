@@ -187,7 +187,7 @@ def _sizes(case: Case) -> str | None:
 
 
 def _memory(case: Case) -> str | None:
-    total = m.memory_total(case.machine.text(m.MEMORY) or "")
+    total = m.memory(case.machine.text(m.MEMORY) or "")
     return None if total is None else f"{round(total / (32 << 30)) * 32} GiB, to the next 32"
 
 

@@ -125,7 +125,7 @@ def _use(found: m.Smi) -> Iterator[Finding]:
         )
         yield looked_at("devices", "memory in use", "error", what, todo)
     elif found.processes:
-        pids = joined(str(pid) for _, _, pid, _ in found.processes[:8])
+        pids = joined(map(str, found.processes[:8]))
         todo = message("end them, or be sure that they need no memory")
         yield looked_at("devices", "memory in use", "warning", message("processes on devices: {pids}", pids=pids), todo)
     else:

@@ -87,7 +87,7 @@ def _buckets_in_shared_memory(case: Case) -> int:
 
 def _open_files(case: Case) -> Finding:
     text = case.machine.text(m.LIMITS)
-    found = m.open_files(text) if text is not None else None
+    found = m.limit(text, "Max open files") if text is not None else None
     todo = message(
         "ulimit -n {count} in the shell that starts Ray, or docker run --ulimit nofile={count}",
         count=OPEN_FILES,
@@ -153,7 +153,7 @@ def _user(case: Case) -> Iterator[Finding]:
 
 def _huge_pages(case: Case) -> Iterator[Finding]:
     text = case.machine.text(m.MEMORY)
-    kept, total = m.huge_pages(text or ""), m.memory_total(text or "")
+    kept, total = m.huge_pages(text or ""), m.memory(text or "")
     if not kept or not total:
         return
     name = "huge pages"
@@ -241,7 +241,7 @@ def _largest_batch(case: Case, needed: int, budget: int) -> int:
 def host_memory(case: Case) -> tuple[int | None, str]:
     """What the machine or its container has, and which of both that is."""
     text = case.machine.text(m.MEMORY)
-    total = m.memory_total(text) if text is not None else None
+    total = m.memory(text) if text is not None else None
     total = total - (m.huge_pages(text or "") or 0) if total is not None else None
     most = m.memory_limit(case.machine.text(m.MEMORY_LIMIT) or "")
     if total is None and most is None:

@@ -177,7 +177,7 @@ def check_ray(case: Case) -> Iterator[Finding]:
 def object_store(case: Case) -> int | None:
     """How large Ray makes its object store on this machine unless it is told."""
     memory, disks = case.machine.text(m.MEMORY) or "", case.machine.text(m.DISKS)
-    free = m.available(memory) or m.memory_total(memory)
+    free = m.memory(memory, "MemAvailable") or m.memory(memory)
     if free is None or disks is None:
         return None
     shared = m.mount_of("/dev/shm", m.mounts(disks))
