@@ -84,6 +84,11 @@ def looked_at(
     return Finding(area, message, level=level, name=name, todo=todo, needed=needed, tried=tried)
 
 
+def judged(area: str, name: str, level: Level, message: str, todo: str | None, needed: bool = True) -> Finding:
+    """Build one as `looked_at` does, with what to do and whether it is needed only where it is not ok."""
+    return looked_at(area, name, level, message, *((todo, needed) if level != "ok" else ()))
+
+
 @dataclass(frozen=True)
 class NotChecked:
     """Something that could not be checked, with every place tried."""

@@ -14,14 +14,13 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 
 from patchctl.bundle.signature import ssh_keygen
 from patchctl.errors import PatchctlError, Tried, WrongUse
-from patchctl.findings import Finding, looked_at
+from patchctl.findings import Finding, judged, looked_at
 from patchctl.git.run import OLDEST_GIT, git_executable, isolated_environment
-from patchctl.language import Translatable, joined, message
+from patchctl.language import joined, message
 from patchctl.manifest.types import Stack, Upstream
 from patchctl.source.config import BundlePolicy
 from patchctl.source.types import SourceOptions
@@ -188,10 +187,8 @@ def _space(base: Path, files: int | None) -> Finding:
         cache=size_text(cache),
         workspace=size_text(workspace),
     )
-    if free < cache + workspace:
-        todo = message("free some space, or set PATCHCTL_CACHE to another disk")
-        return looked_at("machine", "space", "warning", text, todo)
-    return looked_at("machine", "space", "ok", text)
+    todo = message("free some space, or set PATCHCTL_CACHE to another disk")
+    return judged("machine", "space", "warning" if free < cache + workspace else "ok", text, todo)
 
 
 def _file_system(folder: Path) -> str:
@@ -229,17 +226,6 @@ def check_locale() -> Finding:
     return looked_at("machine", "locale", "ok", "UTF-8")
 
 
-@dataclass(frozen=True)
-class _Look:
-    """What was found for a stack: cached forms; git places that answer or not; indexes that list it or not."""
-
-    cached: tuple[str, ...]
-    answering: tuple[str, ...]
-    silent: tuple[Tried, ...]
-    listed: tuple[str, ...]
-    unlisted: tuple[Tried, ...]
-
-
 def check_sources(
     stacks: Sequence[tuple[Upstream, Stack]], options: SourceOptions, note: Callable[[str], None]
 ) -> Iterator[Finding]:
@@ -248,12 +234,13 @@ def check_sources(
         note(f"looking for {stack.upstream}")
         name = f"{stack.upstream} {stack.name}"
         try:
-            yield _finding(name, stack, _look(upstream, stack, options), options)
+            yield _source(name, upstream, stack, options)
         except PatchctlError as error:
             yield looked_at("sources", name, "error", one_line(str(error)), error.hint)
 
 
-def _look(upstream: Upstream, stack: Stack, options: SourceOptions) -> _Look:
+def _source(name: str, upstream: Upstream, stack: Stack, options: SourceOptions) -> Finding:
+    """What was found for a stack: cached forms; git places that answer or not; indexes that list it or not."""
     from patchctl.source.cache import cached_git, cached_sdist
 
     cached = []
@@ -268,7 +255,25 @@ def _look(upstream: Upstream, stack: Stack, options: SourceOptions) -> _Look:
         from patchctl.source.package_index import offers
 
         listed = offers(upstream.sdist, stack.pin.sdist, unlisted)
-    return _Look(tuple(cached), tuple(answering), tuple(silent), tuple(listed), tuple(unlisted))
+    had = [message("in the cache (form {forms})", forms=joined(cached))] if cached else []
+    had += [message("git answers at {place}", place=answering[0])] if answering else []
+    had += [message("the sdist is at {place}", place=listed[0])] if listed else []
+    have = joined(had)
+    tried = tuple(Tried(t.place, one_line(t.reason)) for t in (*silent, *unlisted))
+    if not have and options.offline:
+        todo = message("run `patchctl fetch` with a network")
+        return looked_at("sources", name, "warning", message("not in the cache, and offline"), todo)
+    if not have:
+        todo = message(
+            "add a git mirror with --mirror {upstream}=URL or `mirrors:` in the user configuration",
+            upstream=stack.upstream,
+        )
+        return looked_at("sources", name, "error", message("no place has it"), todo, tried=tried)
+    if "git" not in cached and not answering and not options.offline:
+        todo = message("enough as long as no patch needs a file that the sdist lacks; --mirror adds a git mirror")
+        what = message("{places}; no git place answers", places=have)
+        return looked_at("sources", name, "warning", what, todo, tried=tried)
+    return looked_at("sources", name, "ok", have, tried=tried)
 
 
 def _git_places(upstream: Upstream, mirrors: Sequence[str], offline: bool) -> tuple[list[str], list[Tried]]:
@@ -282,31 +287,3 @@ def _git_places(upstream: Upstream, mirrors: Sequence[str], offline: bool) -> tu
     good = [place.shown for place, reason in zip(places, reasons, strict=True) if reason is None]
     bad = [Tried(place.shown, reason) for place, reason in zip(places, reasons, strict=True) if reason is not None]
     return good, bad
-
-
-def _finding(name: str, stack: Stack, look: _Look, options: SourceOptions) -> Finding:
-    have = joined(_had(look))
-    tried = tuple(Tried(t.place, one_line(t.reason)) for t in (*look.silent, *look.unlisted))
-    if not have and options.offline:
-        todo = message("run `patchctl fetch` with a network")
-        return looked_at("sources", name, "warning", message("not in the cache, and offline"), todo)
-    if not have:
-        todo = message(
-            "add a git mirror with --mirror {upstream}=URL or `mirrors:` in the user configuration",
-            upstream=stack.upstream,
-        )
-        return looked_at("sources", name, "error", message("no place has it"), todo, tried=tried)
-    if "git" not in look.cached and not look.answering and not options.offline:
-        todo = message("enough as long as no patch needs a file that the sdist lacks; --mirror adds a git mirror")
-        what = message("{places}; no git place answers", places=have)
-        return looked_at("sources", name, "warning", what, todo, tried=tried)
-    return looked_at("sources", name, "ok", have, tried=tried)
-
-
-def _had(look: _Look) -> Iterator[Translatable]:
-    if look.cached:
-        yield message("in the cache (form {forms})", forms=joined(look.cached))
-    if look.answering:
-        yield message("git answers at {place}", place=look.answering[0])
-    if look.listed:
-        yield message("the sdist is at {place}", place=look.listed[0])

@@ -52,10 +52,8 @@ class Interpreter:
         try:
             told = ask_python(path, _PROBE, *names, seconds=_TIMEOUT_SECONDS)
             self.version, self._found = told["python"], told["found"]
-        except PythonProbeFailed as error:
-            self.problem = error.what
-        except KeyError as error:  # JSON of something else
-            self.problem = one_line(str(error))
+        except (PythonProbeFailed, KeyError) as error:  # a KeyError where it is JSON of something else
+            self.problem = error.what if isinstance(error, PythonProbeFailed) else one_line(str(error))
 
     def installed(self, name: str) -> str | None:
         """Return the version of a distribution, or None."""

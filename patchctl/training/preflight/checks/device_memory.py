@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from patchctl.findings import Finding, looked_at
+from patchctl.findings import Finding, judged, looked_at
 from patchctl.language import Translatable, joined, message
 from patchctl.terminal.progress import size_text
 from patchctl.training.models import Model, UnknownModel, context_length
@@ -261,11 +261,8 @@ def _on_the_host(case: Case, parts: Sequence[_Part]) -> Iterator[Finding]:
         if len(parts) > 1:
             said = message("{what}, {total} together", what=said, total=size_text(total))
         said = message("{what}; {of} is {has}", what=said, of=of, has=size_text(has))
-        if total > has:
-            todo = message("larger parallel sizes, or a larger limit of the container")
-            yield looked_at(_AREA, name, "error", said, todo)
-        else:
-            yield looked_at(_AREA, name, "ok", said)
+        todo = message("larger parallel sizes, or a larger limit of the container")
+        yield judged(_AREA, name, "error" if total > has else "ok", said, todo)
 
 
 def _free(case: Case) -> int | None:
@@ -307,11 +304,10 @@ def _update(case: Case, training: Training) -> Finding:
     said = message(
         "{what}: {total} of {free} that are free", what=what, total=size_text(training.total), free=size_text(free)
     )
-    if training.total + left_by_rollout > free:
-        if left_by_rollout:
-            said = message("{what}, and the rollout leaves 8 to 9 GB behind", what=said)
-        return looked_at(_AREA, "update", "warning", said, todo, needed=False)
-    return looked_at(_AREA, "update", "ok", said)
+    over = training.total + left_by_rollout > free
+    if over and left_by_rollout:
+        said = message("{what}, and the rollout leaves 8 to 9 GB behind", what=said)
+    return judged(_AREA, "update", "warning" if over else "ok", said, todo, needed=False)
 
 
 def _unknown(name: str, what: str) -> Finding:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from patchctl.findings import Finding, Level, looked_at
+from patchctl.findings import Finding, Level, judged, looked_at
 from patchctl.language import joined, message
 from patchctl.terminal.progress import size_text
 from patchctl.terminal.text import abridged, device_count
@@ -90,13 +90,11 @@ def _count(found: int, case: Case) -> Finding:
         wanted=wanted,
         total=case.run.all_devices,
     )
-    if found < wanted:
-        todo = message(
-            "another machine, or --size devices_per_node={found} with --nodes to match; parallel sizes have to divide",
-            found=found,
-        )
-        return looked_at("devices", "number of devices", "error", what, todo)
-    return looked_at("devices", "number of devices", "ok", what)
+    todo = message(
+        "another machine, or --size devices_per_node={found} with --nodes to match; parallel sizes have to divide",
+        found=found,
+    )
+    return judged("devices", "number of devices", "error" if found < wanted else "ok", what, todo)
 
 
 def _health(found: m.Smi) -> Finding:

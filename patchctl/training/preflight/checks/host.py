@@ -8,7 +8,7 @@ from fractions import Fraction
 
 from packaging.version import Version
 
-from patchctl.findings import Finding, looked_at
+from patchctl.findings import Finding, judged, looked_at
 from patchctl.language import joined, message
 from patchctl.terminal.progress import size_text
 from patchctl.training.models import Model
@@ -71,9 +71,7 @@ def _shared_memory(case: Case) -> Finding:
         )
         todo = message("{todo}; or install that driver on the host", todo=todo)
         return looked_at("host", "/dev/shm", "error", what, todo)
-    if found.total < SHARED_MEMORY:
-        return looked_at("host", "/dev/shm", "warning", what, todo)
-    return looked_at("host", "/dev/shm", "ok", what)
+    return judged("host", "/dev/shm", "warning" if found.total < SHARED_MEMORY else "ok", what, todo)
 
 
 def _buckets_in_shared_memory(case: Case) -> int:
@@ -156,15 +154,11 @@ def _huge_pages(case: Case) -> Iterator[Finding]:
     kept, total = m.huge_pages(text or ""), m.memory(text or "")
     if not kept or not total:
         return
-    name = "huge pages"
     what = message(
         "{kept} of {total} are kept for them, and nothing here uses any", kept=size_text(kept), total=size_text(total)
     )
-    if kept > KEPT_SHARE * total:
-        todo = message("on the host: sysctl -w {setting}", setting="vm.nr_hugepages=0")
-        yield looked_at("host", name, "warning", what, todo, needed=False)
-    else:
-        yield looked_at("host", name, "ok", what)
+    todo = message("on the host: sysctl -w {setting}", setting="vm.nr_hugepages=0")
+    yield judged("host", "huge pages", "warning" if kept > KEPT_SHARE * total else "ok", what, todo, needed=False)
 
 
 def _controller(case: Case) -> Iterator[Finding]:

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 
-from patchctl.findings import Finding, looked_at
+from patchctl.findings import Finding, judged, looked_at
 from patchctl.language import joined, message
 from patchctl.terminal.progress import size_text
 from patchctl.training.preflight import machine as m
@@ -199,17 +199,14 @@ def _store(case: Case) -> Iterator[Finding]:
         bytes=size_text(largest.bytes),
         call=largest.call,
     )
-    if largest.bytes + told.batch > size:
-        more = (largest.bytes + told.batch) * 11 // 10
-        todo = message(
-            "ray_cluster.sh head ... -- --object-store-memory {bytes}, with a larger /dev/shm; else the rest goes by way of"
-            " {folder} on disk",
-            bytes=more,
-            folder=_FOLDER,
-        )
-        yield looked_at("host", name, "warning", what, todo, needed=False)
-    else:
-        yield looked_at("host", name, "ok", what)
+    needed = largest.bytes + told.batch
+    todo = message(
+        "ray_cluster.sh head ... -- --object-store-memory {bytes}, with a larger /dev/shm; else the rest goes by way of"
+        " {folder} on disk",
+        bytes=needed * 11 // 10,
+        folder=_FOLDER,
+    )
+    yield judged("host", name, "warning" if needed > size else "ok", what, todo, needed=False)
 
 
 def _disk(case: Case) -> Iterator[Finding]:

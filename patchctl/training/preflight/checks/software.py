@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from patchctl.doctor.runtime import fits, info_version
 from patchctl.errors import WrongUse
-from patchctl.findings import Finding, looked_at
+from patchctl.findings import Finding, judged, looked_at
 from patchctl.language import Translatable, joined, message
 from patchctl.manifest.requirement_types import Platform
 from patchctl.manifest.types import profile_options
@@ -62,9 +62,7 @@ def _compared(case: Case, name: str, wanted: str) -> Finding:
         )
         return looked_at("software", name, "warning", what, todo, needed=False)
     what = message("{found}; {wanted} is wanted", found=found, wanted=wanted)
-    if not fits(found, wanted):
-        return looked_at("software", name, "error", what, _or_accept(todo, name))
-    return looked_at("software", name, "ok", what)
+    return judged("software", name, "ok" if fits(found, wanted) else "error", what, _or_accept(todo, name))
 
 
 def _installs(name: str, wanted: str) -> Translatable:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from patchctl.findings import Finding, looked_at
+from patchctl.findings import Finding, judged, looked_at
 from patchctl.language import Translatable, joined, message
 from patchctl.terminal.progress import size_text
 from patchctl.training.models import Model
@@ -161,10 +161,8 @@ def _checkpoints(case: Case) -> Finding:
         if not limited or limited > 2:
             keep = message("trainer.max_actor_ckpt_to_keep=2, a larger trainer.save_freq, or another disk")
         return looked_at("storage", name, "error", what, keep)
-    if not limited:
-        todo = message("trainer.max_actor_ckpt_to_keep=N keeps the last N")
-        return looked_at("storage", name, "warning", what, todo)
-    return looked_at("storage", name, "ok", what)
+    todo = message("trainer.max_actor_ckpt_to_keep=N keeps the last N")
+    return judged("storage", name, "ok" if limited else "warning", what, todo)
 
 
 def _validation(case: Case) -> Iterator[Finding]:
@@ -178,11 +176,9 @@ def _validation(case: Case) -> Iterator[Finding]:
         validated=f"{totals.validated:,}",
         trained=f"{totals.trained:,}",
     )
-    if totals.validated * _MOST_VALIDATION > totals.trained:
-        todo = message("a larger trainer.test_freq, or fewer rows (--size validation_rows=N says how many there are)")
-        yield looked_at("storage", "validation answers", "warning", what, todo)
-    else:
-        yield looked_at("storage", "validation answers", "ok", what)
+    many = totals.validated * _MOST_VALIDATION > totals.trained
+    todo = message("a larger trainer.test_freq, or fewer rows (--size validation_rows=N says how many there are)")
+    yield judged("storage", "validation answers", "warning" if many else "ok", what, todo)
 
 
 def _placed(case: Case, what: str, path: str | None) -> tuple[m.Mount | None, Translatable]:
