@@ -15,6 +15,7 @@ from typing import Annotated, Any, Literal
 
 from patchctl.check.series import Series, manifest_findings
 from patchctl.doc import Doc
+from patchctl.errors import PatchctlError
 from patchctl.findings import Report
 from patchctl.language import joined, message
 from patchctl.manifest.diagnostics import InvalidManifest, Problem, did_you_mean, quoted
@@ -43,12 +44,8 @@ _DEFAULTS: Mapping[str, Any] = {
 _RENAMED: Mapping[str, str] = {"num_experts": "num_local_experts"}
 
 
-class UnknownModel(ValueError):
+class UnknownModel(PatchctlError):
     """The configuration is of another family, or lacks something; says what."""
-
-    def __init__(self, what: str) -> None:
-        super().__init__(what)
-        self.what = what
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from trees import Trees
 
 from patchctl.manifest.series import SHARED as SHARED_BY_STACKS
 from patchctl.manifest.types import Stack
-from patchctl.training.recipes.conditions import is_of
+from patchctl.training.recipes.conditions import version_of, within
 
 REPO = Path(__file__).resolve().parents[2]
 PATCHES, BEHAVIOUR = REPO / "patches", REPO / "tests" / "behaviour"
@@ -106,7 +106,7 @@ class Upstream:
     def skip_unless(self, name: str, limits: str) -> None:
         """Skips the test where the upstream's tree is of a version that is not within the limits."""
         stack = self.stack(name)
-        if not is_of(stack, limits):
+        if not within(version_of(stack), limits):
             pytest.skip(f"the trees have {name} {stack.name}; this is of {name} {limits}")
 
     def lacks(self, upstream: str, feature: str) -> str | None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from harness import REPO, Upstream
 
-from patchctl.training.recipes.conditions import is_of
+from patchctl.training.recipes.conditions import version_of, within
 
 sys.path.insert(0, str(REPO / "scripts"))
 
@@ -25,7 +25,7 @@ def place_in(upstream: Upstream, metric: Metric | None) -> str | None:
     if metric is None or (metric.patch and upstream.lacks("verl", metric.patch)):
         return None
     stack = upstream.stack("verl")
-    return next((place for versions, place in metric.sources.items() if is_of(stack, versions)), None)
+    return next((place for versions, place in metric.sources.items() if within(version_of(stack), versions)), None)
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,7 @@ from patchctl.manifest.types import Practice, Requirement
 from patchctl.requirements.sets import NamedSet
 from patchctl.training.models import Model, PublishedModel, UnknownModel, read_model
 from patchctl.training.preflight import machine as m
-from patchctl.training.recipes.conditions import Facts
+from patchctl.training.recipes.conditions import Facts, true_of
 from patchctl.training.recipes.resolve import DEVICES, NODES, PER_NODE, RecipeRun
 from patchctl.training.recipes.rules import Switch, facts_of
 from patchctl.training.recipes.types import Rules
@@ -124,14 +124,8 @@ class Case:
         return self.run.engine_nodes > 0
 
     def is_of(self, upstream: str, versions: str) -> bool:
-        """Whether the profile's stack of an upstream is of such a version, by its name; one that is named after no version is not."""
-        from packaging.specifiers import SpecifierSet
-        from packaging.version import InvalidVersion, Version
-
-        try:
-            return Version(self.stacks.get(upstream, "")) in SpecifierSet(versions, prereleases=True)
-        except InvalidVersion:
-            return False
+        """Whether the profile's stack of an upstream is of such a version; one whose pin has none is not."""
+        return true_of({upstream: versions}, self.run.versions)
 
     def text(self, key: str) -> str | None:
         """The value of a key of the configuration, or of `env.NAME`."""

@@ -23,13 +23,14 @@ from fractions import Fraction
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
+from patchctl.errors import PatchctlError
 from patchctl.language import joined, message
 from patchctl.manifest.diagnostics import Problem, did_you_mean, quoted
 from patchctl.manifest.distribution import Distribution
 from patchctl.manifest.load import Loaded
 from patchctl.manifest.types import Profile, Stack
 from patchctl.training.recipes.grammar import items
-from patchctl.training.recipes.types import Condition, Rules
+from patchctl.training.recipes.types import Condition, RecipeRule, Rules
 
 FACT = "stack."  # what begins so is the version of an upstream
 
@@ -50,15 +51,11 @@ def versions_of(dist: Distribution, profile: Profile) -> dict[str, str]:
 
 def true_of(conditions: Mapping[str, str], versions: Mapping[str, str]) -> bool:
     """Whether all upstreams that conditions name are of such versions."""
-    return all(_within(versions.get(upstream), limits) for upstream, limits in conditions.items())
+    return all(within(versions.get(upstream), limits) for upstream, limits in conditions.items())
 
 
-def is_of(stack: Stack, limits: str) -> bool:
-    """Whether a stack's pin is of such a version; one without a version is of none."""
-    return _within(version_of(stack), limits)
-
-
-def _within(version: str | None, limits: str) -> bool:
+def within(version: str | None, limits: str) -> bool:
+    """Whether a version is such a one; none is not."""
     return version is not None and SpecifierSet(limits).contains(version, prereleases=True)
 
 
@@ -152,6 +149,11 @@ def misses(condition: Condition, facts: Facts) -> str | None:
     return next(_missed(condition, facts), None)
 
 
+def names_of(rule: RecipeRule) -> list[str]:
+    """Every name that a rule reads. Raises BadExpression."""
+    return [*names_in(rule.must), *names_in(rule.when or Condition())]
+
+
 def names_in(condition: Condition) -> list[str]:
     """Every name that a condition reads. Raises BadExpression."""
     tables = (condition.equals, condition.differs, condition.contains, condition.lacks, condition.among)
@@ -239,12 +241,8 @@ MAX_LENGTH = 400
 _Lookup = Callable[[str], Fraction]
 
 
-class BadExpression(ValueError):
+class BadExpression(PatchctlError):
     """The expression cannot be read or computed; says why."""
-
-    def __init__(self, what: str) -> None:
-        super().__init__(what)
-        self.what = what
 
 
 _OPERATORS: Mapping[type[ast.operator], Callable[[Fraction, Fraction], Fraction]] = {

@@ -127,7 +127,7 @@ def _place(run: RecipeRun, rule: RecipeRule) -> Where:
     """Where the value stands that breaks the rule: on the command line, if it speaks of one that does, else the first of all."""
     settings = {f"env.{name}": value for name, value in run.environment.items()}
     settings |= {bare(key): value for key, value in run.overrides.items()} | {**run.sizes}
-    names = [*conditions.names_in(rule.must), *(conditions.names_in(rule.when) if rule.when else [])]
+    names = conditions.names_of(rule)
     names += [NODES, PER_NODE] if DEVICES in names else []
     found = sorted((settings[name] for name in names if name in settings), key=lambda one: one.recipe != COMMAND_LINE)
     return place_of(run, *found)

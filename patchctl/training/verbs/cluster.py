@@ -11,7 +11,7 @@ from patchctl.cli.app import App, format_option, print_findings
 from patchctl.cli.cluster_verb import address_option, node_workspace_option, timeout_option, workspace_here
 from patchctl.cluster.request import ExpectedEnvironment
 from patchctl.errors import DONE, FINDINGS
-from patchctl.training.recipes.conditions import names_in
+from patchctl.training.recipes.conditions import names_of
 from patchctl.training.recipes.read import SHARED, Recipes
 from patchctl.training.recipes.resolve import RecipeRun
 from patchctl.training.verbs import options
@@ -103,15 +103,9 @@ def environment_of_recipe(app: App, profile: str | None, recipe: str | None) -> 
 
 def variable_names(recipes: Recipes, profile: str | None, run: RecipeRun | None) -> list[str]:
     """The variables that the rules name, and the recipe; without one, every recipe of the profile."""
-    names: dict[str, None] = {}
-    if run is not None:
-        names.update(dict.fromkeys([*run.environment, *run.of_each_node]))
-    else:
-        for (folder, _), loaded in recipes.files.items():
-            if folder.rpartition("/")[2] in (SHARED, profile):
-                names.update(dict.fromkeys(loaded.value.environment))
+    names = [*run.environment, *run.of_each_node] if run else []
+    for (folder, _), loaded in recipes.files.items() if run is None else ():
+        names += loaded.value.environment if folder.rpartition("/")[2] in (SHARED, profile) else ()
     for rule in recipes.rules.value.rules.values() if recipes.rules else ():
-        for condition in (rule.when, rule.must):
-            found = names_in(condition) if condition is not None else ()
-            names.update(dict.fromkeys(n.removeprefix(_ENV) for n in found if n.startswith(_ENV)))
-    return list(names)
+        names += [name.removeprefix(_ENV) for name in names_of(rule) if name.startswith(_ENV)]
+    return list(dict.fromkeys(names))

@@ -824,7 +824,8 @@ def test_what_stops_a_recipe_is_among_its_limits() -> None:
 def of_verl(version: str, folder: Path, **changed: str | None) -> Case:
     """The case of a recipe as if its profile had another verl."""
     case = case_of("qwen3-235b/grpo", recorded(write_machine(folder / version, "qwen3-235b", **changed)))
-    return replace(case, stacks={**case.stacks, "verl": version})
+    found = {"verl": version.removeprefix("v")} if version[1:2].isdigit() else {}
+    return replace(case, run=replace(case.run, versions={**case.run.versions, "verl": None} | found))
 
 
 @pytest.mark.parametrize(("version", "wrong"), [("v0.6.0", False), ("v0.9.0", True), ("main", False)])

@@ -13,7 +13,7 @@ from patchctl.manifest.types import Named
 from patchctl.terminal.text import one_line
 from patchctl.training.preflight import machine as m
 from patchctl.training.preflight.case import Case
-from patchctl.training.recipes.conditions import BadExpression, Facts, names_in
+from patchctl.training.recipes.conditions import BadExpression, Facts, names_of
 from patchctl.training.recipes.resolve import Resolved
 from patchctl.training.recipes.rules import facts_of, verdict
 from patchctl.training.recipes.types import RecipeRule
@@ -50,7 +50,7 @@ def check_environment(case: Case) -> Iterator[Finding]:
 
 def _against_rules(case: Case, own: Mapping[str, str]) -> Iterator[Finding]:
     """Each variable alone beside the recipe: so every one that is in the way is named, and the recipe's own faults are not."""
-    speaking = {rule_name: set(_names(rule)) for rule_name, rule in case.all_rules.rules.items()}
+    speaking = {rule_name: set(names_of(rule)) for rule_name, rule in case.all_rules.rules.items()}
     for name, value in own.items():
         if name in case.run.environment:
             continue  # the recipe says it, and comes last
@@ -94,10 +94,6 @@ def _instead(case: Case, named: Named) -> str | None:
     return message("use {names}", names=joined(dict.fromkeys(names))) if names else None
 
 
-def _names(rule: RecipeRule) -> list[str]:
-    return [*names_in(rule.must), *(names_in(rule.when) if rule.when else [])]
-
-
 def _breaks(rule: RecipeRule, facts: Facts) -> str | None:
     try:
         return verdict(rule, facts)
@@ -109,11 +105,9 @@ def _misspelt(case: Case, own: Mapping[str, str]) -> Iterator[Finding]:
     """A name that no one knows and that is nearly one that is known."""
     rules = case.all_rules
     known = {*case.run.environment, *case.run.of_each_node, *rules.variables}
-    told = {
-        name.removeprefix("env.") for rule in rules.rules.values() for name in _names(rule) if name.startswith("env.")
-    }
+    told = {name for rule in rules.rules.values() for name in names_of(rule)}
     for name in own:
-        if name in known | told or not _FAMILIES.fullmatch(name):
+        if name in known or f"env.{name}" in told or not _FAMILIES.fullmatch(name):
             continue
         near = difflib.get_close_matches(name, known, n=1, cutoff=_ALIKE)
         if near:
