@@ -33,11 +33,8 @@ _SKIP, _CANNOT, _INTERRUPTED = 125, (126, 127), 130
 Outcome = Literal["good", "bad", "skipped"]
 
 
-@dataclass(frozen=True)
-class Unit:
-    """Patches applied together, as (upstream, feature): one, or several that require each other."""
-
-    patches: tuple[tuple[str, str], ...]
+Unit = tuple[tuple[str, str], ...]
+"""Patches applied together, as (upstream, feature): one, or several that require each other."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +69,7 @@ def in_order(patches: Mapping[str, Sequence[StackPatch]]) -> list[Unit]:
     while len(done) < len(needed):
         closures = (_closure(key, needed, done) for key in needed if key not in done)
         smallest = min(closures, key=len)  # one, unless patches require each other
-        units.append(Unit(tuple(smallest)))
+        units.append(tuple(smallest))
         done |= set(smallest)
     return units
 
@@ -147,7 +144,7 @@ class Bisection:
     def _run(self, command: Sequence[str], applied: int) -> Outcome:
         with scratch("patchctl-bisect-") as folder:
             workspace = folder / "workspace"
-            later = [f"{feature}@{u}" for unit in self.order[applied:] for u, feature in unit.patches]
+            later = [f"{feature}@{u}" for unit in self.order[applied:] for u, feature in unit]
             selection = select(self._dist, self._profile, (*self._without, *later))
             plan = make_plan(self._dist, selection, self._options, self._progress, without=later)
             self._progress.finish()

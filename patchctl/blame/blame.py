@@ -23,7 +23,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Annotated
 
-from patchctl.blame.line_owners import Owned, line_before, matching, owners_by_git, owners_of
+from patchctl.blame.line_owners import UPSTREAM, Owned, line_before, matching, owners_by_git, owners_of
 from patchctl.catalog.pages import PageEntry
 from patchctl.doc import Doc, Spread
 from patchctl.errors import DoesNotApply, PatchctlError, SourceUnavailable, WrongUse
@@ -93,19 +93,9 @@ _PYSPY_THREAD = re.compile(r"Thread \d+ \((?:active|idle)[^()]*\)")
 _PYSPY_FRAME = re.compile(r" \(([^()]+\.pyx?):(\d{1,9})\)$")  # function (file.py:12)
 
 
-@dataclass(frozen=True)
-class Frame:
-    """A line of a file, `said` its text in the traceback, `function` the one around it."""
-
-    file: str
-    line: int
-    function: str | None
-    said: str | None
-
-
-def frames(text: str) -> list[Frame]:
+def frames(text: str) -> list[SourceLine]:
     """The frames of all tracebacks, and of dumps by faulthandler, pystack and py-spy, in order. Linear in the text's length."""
-    found: list[Frame] = []
+    found: list[SourceLine] = []
     lines = [line for written in text.splitlines() for line in _unescaped(plain(written))]
     lines = [line.replace('(Python) File "', 'File "', 1) for line in lines if '(C) File "' not in line]  # pystack
     pyspy = False
@@ -114,11 +104,11 @@ def frames(text: str) -> list[Frame]:
         match = _FRAME.search(line)
         if match is None:
             if pyspy and (dumped := _PYSPY_FRAME.search(line)):
-                found.append(Frame(dumped[1], int(dumped[2]), line[: dumped.start()].rpartition("    ")[2], None))
+                found.append(SourceLine(dumped[1], int(dumped[2]), line[: dumped.start()].rpartition("    ")[2]))
             continue
         below = _below(lines, number, line[: match.start()])
         function = without_note(match["function"]).rstrip() if match["function"] else None
-        found.append(Frame(match["file"], int(match["line"]), function, _said(line[: match.start()], below)))
+        found.append(SourceLine(match["file"], int(match["line"]), function, _said(line[: match.start()], below)))
     return found
 
 
@@ -211,7 +201,7 @@ class Blamed:
     why: Annotated[str | None, Doc("why the owner is undetermined, or what is uncertain")] = None
 
 
-UPSTREAM, EDIT = "upstream", "edit"
+EDIT = "edit"
 _NO_SOURCE = "the file is not here, and its source is neither in the cache nor in a mirror"
 _NO_CODE = (
     "the file is not here, and the traceback shows no code of it: --workspace names a workspace as that machine has it"
@@ -220,8 +210,7 @@ _NO_CODE = (
 
 def places_in(text: str) -> list[SourceLine]:
     """Return the distinct places of the tracebacks in a text, in order of first occurrence."""
-    counts = Counter(frames(text))
-    return [SourceLine(f.file, f.line, f.function, f.said, count) for f, count in counts.items()]
+    return [replace(frame, count=count) for frame, count in Counter(frames(text)).items()]
 
 
 def parse_place(text: str) -> SourceLine:
@@ -243,7 +232,6 @@ class Blame:
         self._seen: set[Path] = set()
         self._patches: dict[tuple[str, str], list[StackPatch]] = {}
         self._owned: dict[tuple[str, str, bytes, bytes, tuple[int, ...]], Owned | None] = {}
-        self._fitting: dict[tuple[str, str, bytes, str], tuple[bool, bool]] = {}
         self._read: dict[tuple[str, str, bytes], tuple[bytes | None, bytes | None] | None] = {}
 
     def all(self, places: Sequence[SourceLine]) -> list[Blamed]:
@@ -418,11 +406,8 @@ class Blame:
             return replace(answer, why=_NO_SOURCE)
         patched = versions[1]
         answer = replace(answer, told_by="traceback")
-        key = (tree.upstream, tree.stack.name, path, place.file)
-        if key not in self._fitting:
-            self._fitting[key] = _fits(versions[0], together), _fits(patched, together)
-        plain, fits = self._fitting[key]
-        if patched is None or not fits:
+        plain = _fits(versions[0], together)
+        if patched is None or not _fits(patched, together):
             why = "the file is not here, and its lines are not those of any known pin, patched or not"
             return replace(answer, owner=UPSTREAM) if plain else replace(answer, told_by=None, why=why)
         found = self._of_state(answer, tree, path, patched, tree.touched.get(path, ()), place.line)

@@ -142,7 +142,7 @@ def bisect_output(found: Bisected, profile: Profile) -> BisectOutput:
 
 
 def _unit(unit: Unit) -> list[str]:
-    return [f"{feature}@{upstream}" for upstream, feature in unit.patches]
+    return [f"{feature}@{upstream}" for upstream, feature in unit]
 
 
 def step_text(step: BisectRun, units: int) -> str:

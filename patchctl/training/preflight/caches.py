@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import os
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -71,18 +71,13 @@ def _kept(place: Path) -> bool:
 
 def _measured(folder: str) -> Cache:
     size, newest, oldest = 0, 0.0, math.inf
-    for file in _files(folder):
+    for file in (os.path.join(root, name) for root, _, names in os.walk(folder) for name in names):
         try:
             found = os.lstat(file)
         except OSError:
             continue
         size, newest, oldest = size + found.st_size, max(newest, found.st_mtime), min(oldest, found.st_mtime)
     return Cache(folder, size, newest, oldest)
-
-
-def _files(folder: str) -> Iterator[str]:
-    for root, _, names in os.walk(folder):
-        yield from (os.path.join(root, name) for name in names)
 
 
 def caches_of(data: Any) -> list[Cache] | None:

@@ -84,11 +84,8 @@ SCHEMAS: dict[str, type] = {"coverage": Coverage, "parameters": Parameters}
 def pages(dist: Distribution) -> dict[str, str]:
     """Return the pages that a distribution keeps, with their tables renewed; nothing for a file with faults, which `verify` reports."""
     found = {}
-    of_manifests = (
-        (_FOLDER / "coverage.md", COVERAGE, _coverage),
-        (_FOLDER / "parameters.md", PARAMETERS, _parameters),
-    )
-    for page, file, lines in of_manifests:
+    for file, lines in _MADE_OF.items():
+        page = _FOLDER / f"{file.stem}.md"
         if (dist.root / page).is_file() and (dist.root / file).is_file():
             try:
                 found[page.as_posix()] = _filled(dist.root / page, file.stem, lines(dist))
@@ -106,7 +103,7 @@ def _filled(page: Path, name: str, lines: Iterable[str]) -> str:
 
 def check_practice(dist: Distribution, series: Series, report: Report) -> None:
     """Add the faults of both files: keys, and places of the coverage that are not there."""
-    for file, lines in ((COVERAGE, _coverage), (PARAMETERS, _parameters)):
+    for file, lines in _MADE_OF.items():
         if (dist.root / file).is_file():
             try:
                 list(lines(dist))
@@ -186,6 +183,9 @@ def _parameters(dist: Distribution) -> Iterator[str]:
             other = f"; {_default(key.dapo)} in `dapo_trainer`" if key.dapo is not None else ""
             yield table_row(f"`{name}`", f"{default}{other}", key.does)
         yield ""
+
+
+_MADE_OF = {COVERAGE: _coverage, PARAMETERS: _parameters}
 
 
 def _default(value: str) -> str:

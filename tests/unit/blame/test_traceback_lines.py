@@ -8,11 +8,11 @@ from dataclasses import replace
 
 import pytest
 
-from patchctl.blame.blame import Frame, frames
+from patchctl.blame.blame import SourceLine, frames
 
 FRAMES = [
-    Frame("/there/verl/base.py", 12, "func", "return getattr(self.worker, name)(*args)"),
-    Frame("/there/vllm/executor.py", 932, "run_worker", "(tokens, times) = self.step(batch)"),
+    SourceLine("/there/verl/base.py", 12, "func", "return getattr(self.worker, name)(*args)"),
+    SourceLine("/there/vllm/executor.py", 932, "run_worker", "(tokens, times) = self.step(batch)"),
 ]
 PREFIXES = [
     "",
@@ -140,8 +140,8 @@ def test_an_exception_group() -> None:
     +---------------- 2 ----------------
 """
     assert frames(text) == [
-        Frame("/there/a.py", 1, "<module>", 'raise ExceptionGroup("two", errors)'),
-        Frame("/there/b.py", 2, "f", "raise ValueError(1)"),
+        SourceLine("/there/a.py", 1, "<module>", 'raise ExceptionGroup("two", errors)'),
+        SourceLine("/there/b.py", 2, "f", "raise ValueError(1)"),
     ]
 
 
