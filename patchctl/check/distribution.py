@@ -219,7 +219,7 @@ def check_requirements(dist: Distribution, report: Report) -> None:
             report.add(replace(f, file=below(dist.root, f.file)) for f in _requirement_locks(dist, named))
         return
     except InvalidManifest as error:
-        findings = manifest_findings(dist.root, error).findings
+        findings = manifest_findings(dist.root, error)
     except BadManifest as error:
         findings = [from_error("requirements-lock", error, "manifests/requirements")]
     seen = {(f.rule, f.message) for f in report.findings}  # an extension's check of the same files may have added them
@@ -252,7 +252,7 @@ def _requirement_locks(dist: Distribution, named: NamedSet) -> Iterator[Finding]
 
 
 Check = Callable[[Distribution, Series, Report], None]
-"""A check of an extension: adds its findings, and how much it looked at."""
+"""A check of an extension: adds its findings, and how much it looked at. May raise InvalidManifest, whose problems are added."""
 
 
 def verify_distribution(
@@ -282,7 +282,10 @@ def verify_distribution(
     report.add(check_generated(dist))
     for name in (name for other in extension.registered() for name in other.checks):
         check: Check = extension.load(name)
-        check(dist, series, report)
+        try:
+            check(dist, series, report)
+        except InvalidManifest as error:
+            report.add(manifest_findings(dist.root, error))
     check_requirements(dist, report)
     report.add(check_pages(dist, series, pages, strict=False))
     check_sources(dist, series, options, progress, report, isolated=isolated)

@@ -269,12 +269,9 @@ def check_generated(dist: Distribution) -> Iterator[Finding]:
                     yield Finding("generated-missing", what, *in_manifest(dist, stack), "note", upstream)
 
 
-def manifest_findings(root: Path, error: InvalidManifest) -> Report:
+def manifest_findings(root: Path, error: InvalidManifest) -> list[Finding]:
     """The problems of manifests that cannot be loaded, as findings; nothing else can be checked then."""
-    report = Report()
-    for problem in error.problems:
-        report.findings.append(Finding("manifest", str(problem), below(root, problem.file), problem.line))
-    return report
+    return [Finding("manifest", str(one), below(root, one.file), one.line) for one in error.problems]
 
 
 def below(root: Path, shown: str) -> str:

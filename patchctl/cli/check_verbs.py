@@ -139,6 +139,7 @@ def _distribution(app: App, sources: Sources | None, *, lint: bool, silent: bool
     from patchctl.check.distribution import lint_distribution, verify_distribution
     from patchctl.check.series import manifest_findings
     from patchctl.cli.generated_pages import generated_pages
+    from patchctl.findings import Report
     from patchctl.manifest.diagnostics import InvalidManifest
     from patchctl.manifest.distribution import Distribution, find_root
 
@@ -147,7 +148,7 @@ def _distribution(app: App, sources: Sources | None, *, lint: bool, silent: bool
         # Read and validated anew: what an earlier run found right is not believed here.
         app.distribution = dist = Distribution.load(root)
     except InvalidManifest as error:
-        return root, manifest_findings(root, error)
+        return root, Report(manifest_findings(root, error))
     if lint:
         return root, lint_distribution(dist)
     options = None if sources is None else sources.options()

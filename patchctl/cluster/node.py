@@ -151,19 +151,17 @@ def _machine_of(device: int) -> str:
 
 def _packages(request: Request, interpreter: str) -> dict[str, str | None]:
     """Return the versions that this node has of a profile's requirements."""
-    from patchctl.doctor.runtime import Interpreter, cann_file, driver_file, info_version
+    from patchctl.doctor.runtime import SYSTEM, Interpreter
 
     python = Interpreter(interpreter, [d for d in request.requirements.values() if d])
-    files = {"cann": cann_file(), "driver": driver_file()}
     found: dict[str, str | None] = {}
     for name, distribution in request.requirements.items():
         if distribution:
             found[name] = python.installed(distribution)
         elif name == "python":
             found[name] = python.version
-        elif name in files:
-            file = files[name]
-            found[name] = info_version(file.read_text(errors="replace")) if file and file.is_file() else None
+        elif name in SYSTEM:
+            found[name] = SYSTEM[name](Path("/"))[0]
     return found
 
 

@@ -16,6 +16,8 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from packaging.version import Version
+
 from patchctl.bundle.signature import ssh_keygen
 from patchctl.errors import PatchctlError, Tried, WrongUse
 from patchctl.findings import Finding, judged, looked_at
@@ -108,21 +110,16 @@ def check_dependencies() -> Iterator[Finding]:
         try:
             importlib.import_module(module)
             version = importlib.metadata.version(name)
+            is_old = Version(version) < Version(oldest)
         except Exception as error:  # a broken installation can raise anything
             what = message("cannot be imported: {error}", error=one_line(str(error)))
             yield looked_at("machine", name, "error", what, todo)
             continue
-        if _numbers(version) < _numbers(oldest):
+        if is_old:
             yield looked_at("machine", name, "error", message("{version} is too old", version=version), todo)
         else:
             good.append(f"{name} {version}")
     yield looked_at("machine", "dependencies", "ok", joined(good))
-
-
-def _numbers(version: str) -> tuple[int, ...]:
-    """Return the leading numbers of a version, without `packaging`, which may be missing."""
-    head = re.match(r"\d+(\.\d+)*", version)
-    return tuple(int(n) for n in head[0].split(".")) if head else ()
 
 
 def check_cache(folder: Path, files: int | None) -> Iterator[Finding]:

@@ -108,8 +108,8 @@ def check_runtime(
             found, where = python.installed(names[name]), python.path
         elif name == "python":
             found, where = python.version, python.path
-        elif name in _SYSTEM:
-            found, where = _SYSTEM[name](root)
+        elif name in SYSTEM:
+            found, where = SYSTEM[name](root)
         else:
             what = message("{version} is wanted, but cannot be checked", version=version)
             yield looked_at("runtime", name, "warning", what, needed=False)
@@ -216,7 +216,8 @@ def _driver(root: Path) -> tuple[str | None, str]:
     return _version_in(driver_file(root)), str(driver_file(root))
 
 
-_SYSTEM = {"cann": _cann, "driver": _driver}
+SYSTEM = {"cann": _cann, "driver": _driver}
+"""How the version of each, and where it is told, is found below a root."""
 
 
 def _version_in(file: Path) -> str | None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from patchctl.check.series import Series, manifest_findings
+from patchctl.check.series import Series
 from patchctl.doc import Doc
 from patchctl.errors import PatchctlError
 from patchctl.findings import Report
@@ -74,7 +74,6 @@ class Experts:
 class Model:
     """What memory follows from. `latent` None: grouped query attention; `experts` None: a dense model."""
 
-    family: str
     layers: int
     hidden: int
     vocabulary: int
@@ -124,7 +123,6 @@ def read_model(config: Mapping[str, Any]) -> Model:
     latent = _latent(config) if family == "deepseek_v3" else None
     bias = _truth(config, "attention_bias")
     return Model(
-        family=family,
         layers=_layers(config),
         hidden=hidden,
         vocabulary=_whole(config, "vocab_size"),
@@ -319,10 +317,7 @@ def read_models(dist: Distribution) -> Models:
 
 def check_models(dist: Distribution, series: Series, report: Report) -> None:
     """Adds the faults of the table, which nothing else loads before someone asks preflight."""
-    try:
-        read_models(dist)
-    except InvalidManifest as error:
-        report.add(manifest_findings(dist.root, error).findings)
+    read_models(dist)
 
 
 def model_of(models: Models, profile: str, recipe: str | None = None) -> tuple[str, PublishedModel] | None:

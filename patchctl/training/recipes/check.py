@@ -88,11 +88,7 @@ def _names(file: Path) -> list[str]:
 
 def check_recipes(dist: Distribution, series: Series, report: Report) -> None:
     """Adds what is wrong with the recipes and the rules, and how many there are of both."""
-    try:
-        recipes = read_recipes(dist)
-    except InvalidManifest as error:
-        report.add(manifest_findings(dist.root, error).findings)
-        return
+    recipes = read_recipes(dist)
     if recipes.rules:
         report.counts["recipe rules"] = len(recipes.rules.value.rules)
         report.add(_samples(dist, recipes.rules))
@@ -109,7 +105,7 @@ def _check_release(dist: Distribution, series: Series, recipes: Recipes, report:
         try:
             run = resolve(recipes, profile, name)
         except InvalidManifest as error:
-            report.add(manifest_findings(dist.root, error).findings)
+            report.add(manifest_findings(dist.root, error))
             continue
         upstream = run.entry.upstream
         stack = dist.profile(run.profile).stacks.get(upstream)

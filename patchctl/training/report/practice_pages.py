@@ -108,7 +108,7 @@ def check_practice(dist: Distribution, series: Series, report: Report) -> None:
             try:
                 list(lines(dist))
             except InvalidManifest as error:
-                report.add(manifest_findings(dist.root, error).findings)
+                report.add(manifest_findings(dist.root, error))
 
 
 def _coverage(dist: Distribution) -> Iterator[str]:
