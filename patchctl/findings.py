@@ -16,17 +16,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol
+from typing import Annotated, Any, Literal, Protocol
 
 from patchctl import __version__
 from patchctl.doc import Doc
 from patchctl.errors import DONE, FINDINGS, PatchctlError, SourceUnavailable, Tried
 from patchctl.language import message, translated
-from patchctl.terminal.text import columns, counted, one_line, padded, visible_line
-
-if TYPE_CHECKING:
-    from patchctl.terminal.text import Style
-
+from patchctl.terminal.text import Style, columns, counted, one_line, padded, visible_line
 
 Level = Literal["ok", "note", "warning", "error", "unknown"]
 LONGEST = 1000

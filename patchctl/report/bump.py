@@ -7,16 +7,11 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
-from patchctl.bump import PatchClass, StackMove
+from patchctl.bump import BumpState, PatchClass, StackMove
 from patchctl.doc import Doc
-from patchctl.terminal.text import counted, one_line, visible_line
-
-if TYPE_CHECKING:
-    from patchctl.bump import BumpState
-    from patchctl.terminal.text import Style
-
+from patchctl.terminal.text import Style, counted, one_line, visible_line
 
 # The body of a change request holds 65,536 characters.
 _DIFF_CHARS = 12_000

@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 from patchctl.catalog.features import PatchDetail, PatchRow, ProfileRow, ReleaseRow, RequirementRow, StackRow
 from patchctl.catalog.overview import Overview
 from patchctl.doc import Doc, Spread
-from patchctl.terminal.text import patch_count, summarised, visible, visible_line
+from patchctl.terminal.text import Style, patch_count, summarised, visible, visible_line
 
 if TYPE_CHECKING:
     from patchctl.drift.saved import SavedDrift
-    from patchctl.terminal.text import Style
 
 Rows = Mapping[str, Sequence[Any]]
 _WIDTH = 100

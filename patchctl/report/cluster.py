@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING, Annotated
 from patchctl.cluster.facts import NodeFacts
 from patchctl.doc import Doc
 from patchctl.report.catalog import columns_of
-from patchctl.terminal.text import counted, one_line, visible_line
+from patchctl.terminal.text import Style, counted, one_line, visible_line
 
 if TYPE_CHECKING:
     from patchctl.cluster.compare import Compared
     from patchctl.cluster.deploy import Deployment, DeployResult
     from patchctl.cluster.fanout import ClusterNode
     from patchctl.findings import Finding
-    from patchctl.terminal.text import Style
 
 _SHOWN = 8  # the most node names to list: of good nodes, and of one difference
 _LONGEST = 1000

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 from patchctl.blame.line_owners import EditedTree
 from patchctl.doc import Doc
 from patchctl.drift.outdated import CONFLICTS, TAKEN, Companion, NewRevision, OutdatedStack
-from patchctl.drift.saved import Appeared, Broke
+from patchctl.drift.saved import Appeared, Broke, News
 from patchctl.drift.types import (
     ARRIVES,
     CONFLICT,
@@ -26,15 +26,12 @@ from patchctl.drift.types import (
     StackDrift,
 )
 from patchctl.errors import DONE, MOVES_CLEANLY, SOMEBODY_HAS_TO_WORK
-from patchctl.findings import Finding, NotChecked
-from patchctl.terminal.text import abridged, counted, one_line, patch_count, visible_line
+from patchctl.findings import Finding, Level, NotChecked
+from patchctl.terminal.text import Style, abridged, counted, one_line, patch_count, visible_line
 
 if TYPE_CHECKING:
     from patchctl.drift.api_diff import ApiChange
-    from patchctl.drift.saved import News
     from patchctl.drift.types import CallerDrift, FileDrift, HunkDrift, PatchDrift, ReleaseDrift
-    from patchctl.findings import Level
-    from patchctl.terminal.text import Style
 
 
 _SIGNS = {EXACT: "=", MOVED: "~", THREE_WAY: "3", UPSTREAM: "u", UNKNOWN: "?", CONFLICT: "x"}

@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from patchctl.doc import Doc, Spread
 from patchctl.doctor.runtime import package_findings
@@ -19,10 +19,7 @@ from patchctl.requirements.interpreter import summary
 from patchctl.requirements.lockfile import Locked
 from patchctl.requirements.relock import LockedSet
 from patchctl.stack.locking import LockRow
-from patchctl.terminal.text import visible_line
-
-if TYPE_CHECKING:
-    from patchctl.terminal.text import Style
+from patchctl.terminal.text import Style, visible_line
 
 _AREAS = {
     "machine": message("machine"),

@@ -11,12 +11,11 @@ from patchctl.blame.bisect import Bisected, BisectRun, Unit
 from patchctl.blame.blame import Blamed
 from patchctl.doc import Doc
 from patchctl.prove.runs import PytestOutcome, PytestRun
-from patchctl.terminal.text import one_line, visible_line
+from patchctl.terminal.text import Style, one_line, visible_line
 
 if TYPE_CHECKING:
     from patchctl.manifest.types import Profile
     from patchctl.prove.prove import Verdict
-    from patchctl.terminal.text import Style
 
 _REASONS = {
     "good": "the command succeeds with every patch, or cannot be told: there is nothing to look for",

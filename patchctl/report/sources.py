@@ -15,12 +15,11 @@ from patchctl.manifest.default_roots import Used
 from patchctl.source.types import Base
 from patchctl.stack.plan import Skipped
 from patchctl.terminal.progress import size_text
-from patchctl.terminal.text import visible_line
+from patchctl.terminal.text import Style, visible_line
 
 if TYPE_CHECKING:
     from patchctl.bundle.create import Created
     from patchctl.bundle.reader import Bundle
-    from patchctl.terminal.text import Style
 
 
 @dataclass(frozen=True)

@@ -10,21 +10,19 @@ from typing import TYPE_CHECKING, Annotated
 
 from patchctl.doc import Doc
 from patchctl.errors import DONE, MOVES_CLEANLY, SOMEBODY_HAS_TO_WORK, Tried
-from patchctl.importing.import_patches import Imported
+from patchctl.importing.import_patches import Imported, ImportResult
 from patchctl.importing.match_base import Candidate
 from patchctl.importing.types import Left
 from patchctl.manifest.default_roots import edit_folder
 from patchctl.manifest.types import Sdist
 from patchctl.pin.upstream_files import Proposal
-from patchctl.rebase.rebase_state import RebaseStep, Stop
+from patchctl.rebase.rebase_state import RebaseRun, RebaseState, RebaseStep, Stop
 from patchctl.report.proving import trees_of
 from patchctl.terminal.text import patch_count, visible_line
 
 if TYPE_CHECKING:
-    from patchctl.importing.import_patches import ImportResult
     from patchctl.pin.pin import PinResult
     from patchctl.rebase.finish import RebaseResult
-    from patchctl.rebase.rebase_state import RebaseRun, RebaseState
 
 
 def import_text(result: ImportResult) -> Iterator[str]:

@@ -8,12 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from patchctl.language import joined, message, recalled, translated
-from patchctl.terminal.text import padded, patch_count, visible_line
+from patchctl.terminal.text import Style, padded, patch_count, visible_line
 
 if TYPE_CHECKING:
     from patchctl.identify.match import Identification, Identified
     from patchctl.stack.plan import Plan, PlannedStack
-    from patchctl.terminal.text import Style
     from patchctl.workspace.apply import ApplyOutcome
     from patchctl.workspace.repair import Repair
     from patchctl.workspace.status import Status, TreeStatus

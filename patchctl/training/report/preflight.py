@@ -6,21 +6,16 @@ import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from patchctl.doc import Doc
 from patchctl.findings import Finding, MachineFinding, machine_text, of_machine
 from patchctl.language import joined, message, translated
-from patchctl.terminal.text import abridged, counted, device_count, one_line, visible_line
+from patchctl.terminal.text import Style, abridged, counted, device_count, one_line, visible_line
+from patchctl.training.preflight.case import Case
 from patchctl.training.preflight.checks import AREAS, RELEASE
 from patchctl.training.preflight.readiness import Odd, Readiness
-from patchctl.training.recipes.resolve import NODES
-
-if TYPE_CHECKING:
-    from patchctl.terminal.text import Style
-    from patchctl.training.preflight.case import Case
-    from patchctl.training.recipes.resolve import RecipeRun
-
+from patchctl.training.recipes.resolve import NODES, RecipeRun
 
 _WORDS = {
     "ok": message("ok"),

@@ -12,7 +12,7 @@ from patchctl.catalog.overview import RecipeRow
 from patchctl.doc import Doc
 from patchctl.manifest.distribution import Distribution
 from patchctl.terminal.progress import size_text
-from patchctl.terminal.text import abridged, counted, summarised, visible_line
+from patchctl.terminal.text import Style, abridged, counted, summarised, visible_line
 from patchctl.training.recipes.read import read_recipes
 from patchctl.training.recipes.resolve import PER_NODE, RecipeDifference, RecipeRun, Resolved, resolve
 from patchctl.training.recipes.rules import Broken
@@ -21,7 +21,6 @@ from patchctl.training.recipes.totals import Totals
 from patchctl.training.recipes.types import DataSet, EntryModule
 
 if TYPE_CHECKING:
-    from patchctl.terminal.text import Style
     from patchctl.workspace.state import TreeState
 
 
