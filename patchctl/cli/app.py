@@ -18,7 +18,19 @@ import click
 
 from patchctl.errors import WrongUse
 from patchctl.language import message, translated
-from patchctl.terminal.text import Style
+from patchctl.terminal.progress import Progress, SilentProgress
+from patchctl.terminal.text import (
+    COLOR,
+    Style,
+    fitted,
+    name_root,
+    one_line,
+    redact_text,
+    visible,
+    visible_line,
+    width_of,
+    with_root,
+)
 
 if TYPE_CHECKING:
     from patchctl.bundle.reader import Bundle
@@ -27,7 +39,6 @@ if TYPE_CHECKING:
     from patchctl.manifest.distribution import Distribution
     from patchctl.manifest.types import Stack
     from patchctl.source.config import UserConfig
-    from patchctl.terminal.progress import Progress
 
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
@@ -168,8 +179,6 @@ class App:
 
     def show_root(self) -> None:
         """Have the commands that are shown name --root, where they would take another distribution without it."""
-        from patchctl.terminal.text import name_root, visible_line
-
         around = None
         if self.root is not None:
             from patchctl.manifest.distribution import find_root
@@ -224,7 +233,6 @@ class App:
         Raises WrongUse, SourceMismatch, NotTrusted.
         """
         from patchctl.bundle.reader import open_bundle
-        from patchctl.terminal.text import one_line
 
         bundle = open_bundle(file, sha256, self.progress(as_json), self.trust(signers))
         if bundle.distrust is not None:
@@ -233,8 +241,6 @@ class App:
         return bundle
 
     def progress(self, as_json: bool) -> Progress:
-        from patchctl.terminal.progress import SilentProgress
-
         return SilentProgress() if as_json or self.shown is None else self.shown
 
     def rest(self) -> None:
@@ -250,8 +256,6 @@ class App:
 
             print(json.dumps({"schema": f"patchctl.{verb}/1", **to_json(data)}, indent=2))
             return
-        from patchctl.terminal.text import COLOR, fitted, visible, width_of, with_root
-
         width = width_of(sys.stdout)
         for line in text(Style(self.colored)):
             # Renderers escape what others wrote; this is the net below them. Only our own colours pass.
@@ -274,8 +278,6 @@ def split_pair(text: str, option: str) -> tuple[str, str]:
     """NAME=VALUE of an option. Raises WrongUse."""
     name, equals, value = text.partition("=")
     if not (name and equals and value):
-        from patchctl.terminal.text import redact_text
-
         raise WrongUse(
             message("{option} takes NAME=VALUE, not {text}", option=option, text=repr(redact_text(text))),
             hint=message("for example {option} verl=...", option=option),

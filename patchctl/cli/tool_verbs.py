@@ -15,7 +15,7 @@ from patchctl import __version__
 from patchctl.cli.app import App, format_option, json_option, optional_profile, print_findings, release_option
 from patchctl.cli.sources import Sources
 from patchctl.errors import BadManifest, PatchctlError, WrongUse
-from patchctl.findings import Finding, looked_at
+from patchctl.findings import Finding, Report, Shown, looked_at
 from patchctl.language import message
 
 if TYPE_CHECKING:
@@ -55,7 +55,6 @@ def doctor_command(
       patchctl doctor --profile qwen3-235b
     """
     from patchctl.doctor.runtime import check_packages, check_runtime, check_torch
-    from patchctl.findings import Report, Shown
     from patchctl.report.machine import doctor_output, doctor_text
 
     progress = app.progress(output == "json")

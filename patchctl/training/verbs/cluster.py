@@ -9,7 +9,7 @@ import click
 
 from patchctl.cli.app import App, format_option, print_findings
 from patchctl.cli.cluster_verb import address_option, node_workspace_option, timeout_option, workspace_here
-from patchctl.cluster.request import ExpectedEnvironment
+from patchctl.cluster.request import ExpectedEnvironment, make_payload, plain_request
 from patchctl.errors import DONE, FINDINGS
 from patchctl.training.recipes.conditions import names_of
 from patchctl.training.recipes.read import SHARED, Recipes
@@ -54,7 +54,6 @@ def preflight(
     """
     from patchctl.cluster.facts import MachineRequest
     from patchctl.cluster.fanout import NoAnswer, joined
-    from patchctl.cluster.request import make_payload, plain_request
     from patchctl.findings import Shown
     from patchctl.training.preflight.readiness import readiness
     from patchctl.training.report.preflight import readiness_output, readiness_text

@@ -15,6 +15,7 @@ from click.core import ParameterSource
 from patchctl.cli.app import App, format_option, print_findings, verbose_option, workspace_option
 from patchctl.errors import PatchctlError, WrongUse
 from patchctl.language import message, translated
+from patchctl.terminal.text import visible_line
 from patchctl.training.verbs import options
 
 if TYPE_CHECKING:
@@ -82,7 +83,6 @@ def command(
     Exit code 1 when something is in the way, or nobody could look at it. docs/preflight.md explains every finding.
     """
     from patchctl.findings import Report, Shown
-    from patchctl.terminal.text import visible_line
     from patchctl.training.preflight.checks import all_findings
     from patchctl.training.preflight.machine import record as write
     from patchctl.training.report.preflight import preflight_output, preflight_text
@@ -201,7 +201,6 @@ def case_of(app: App, run: RecipeRun, machine: Machine, mean_tokens: int | None)
 def _clear(case: Case, yes: bool) -> Sequence[str]:
     """Takes the caches away that are older than CANN, once someone says so."""
     from patchctl.terminal.progress import size_text
-    from patchctl.terminal.text import visible_line
     from patchctl.training.preflight.caches import clear
     from patchctl.training.preflight.checks.software import old_caches
 
