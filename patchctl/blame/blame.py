@@ -333,15 +333,7 @@ class Blame:
         oid = object_id("blob", content)
         found = list[Blamed]()
         for tree, path in candidates:
-            answer = Blamed(
-                place,
-                None,
-                tree.upstream,
-                tree.stack.name,
-                path.decode("utf-8", "replace"),
-                text=text,
-                told_by="content",
-            )
+            answer = replace(_unowned(place, tree, path, text), told_by="content")
             entry = tree.files.get(path)
             if text is None:
                 return replace(answer, why="the file has no such line")
@@ -373,7 +365,7 @@ class Blame:
         near = [0 if tip is None else _alike(tip, content) for tip in tips]
         nearest = near.index(max(near))
         (tree, path), tip = candidates[nearest], tips[nearest]
-        answer = Blamed(place, None, tree.upstream, tree.stack.name, path.decode("utf-8", "replace"), text=text)
+        answer = _unowned(place, tree, path, text)
         if text is not None and tip is not None:
             line = line_before(tip, content, place.line)
             if line is not None:
@@ -397,8 +389,7 @@ class Blame:
         return _untold(one, candidates, one.why)
 
     def _by_text_of(self, place: SourceLine, tree: KnownTree, path: bytes, together: Sequence[SourceLine]) -> Blamed:
-        shown = path.decode("utf-8", "replace")
-        answer = Blamed(place, None, tree.upstream, tree.stack.name, shown, text=place.said)
+        answer = _unowned(place, tree, path, place.said)
         if all(one.said is None for one in together):
             return replace(answer, why=_NO_CODE)
         versions = self._versions(tree, path)
@@ -455,6 +446,10 @@ def _resolved(file: Path) -> Path:
         return file.resolve()
     except (OSError, ValueError, RuntimeError):
         return file
+
+
+def _unowned(place: SourceLine, tree: KnownTree, path: bytes, text: str | None) -> Blamed:
+    return Blamed(place, None, tree.upstream, tree.stack.name, path.decode("utf-8", "replace"), text=text)
 
 
 def _first(found: Sequence[Blamed]) -> Blamed:

@@ -66,8 +66,7 @@ class ProbeRequest:
 
     python: str
     variables: frozenset[str] = frozenset()
-    paths: tuple[str, ...] = ()
-    model: str | None = None
+    paths: Mapping[str, str | None] = field(default_factory=dict)
     workspace: Callable[[], Mapping[str, Any] | None] = lambda: None
     cache_folders: tuple[Path, ...] = ()
     root: Path = Path("/")
@@ -138,8 +137,8 @@ def _probes(request: ProbeRequest) -> Iterator[tuple[str, Callable[[], str | Non
     yield m.ENVIRONMENT, lambda: _json(_environment(request))
     yield m.PATHS, lambda: _json(_paths(request))
     yield m.CACHES, lambda: _json([asdict(one) for one in find_caches(request.cache_folders, request.environment)])
-    if request.model is not None:
-        yield m.CONFIG, lambda: _file(Path(request.model or "") / "config.json")
+    if model := request.paths.get("model"):
+        yield m.CONFIG, lambda: _file(Path(model) / "config.json")
     yield m.WORKSPACE, lambda: None if (state := request.workspace()) is None else _json(state)
 
 
@@ -269,9 +268,8 @@ def _environment(request: ProbeRequest) -> dict[str, str]:
 
 
 def _paths(request: ProbeRequest) -> dict[str, Any]:
-    named = [request.environment.get("HCCL_WHITELIST_FILE"), cann_file(request.root)]
-    asked = dict.fromkeys([*request.paths, *(str(f) for f in named if f)])
-    return {path: _path(Path(path)) for path in asked}
+    named = [*request.paths.values(), request.environment.get("HCCL_WHITELIST_FILE"), cann_file(request.root)]
+    return {str(path): _path(Path(path)) for path in named if path}
 
 
 def _path(path: Path) -> dict[str, Any] | None:
@@ -306,13 +304,11 @@ def look_here(request: Request, python: str, workspace: Path, dist: Distribution
     """Every probe of this node."""
     asked = request.machine or MachineRequest()
     environment = {n: v for n, v in os.environ.items() if v or n not in _HIDDEN_BY_RAY}
-    paths = paths_here(asked.paths, environment)
     found = look(
         ProbeRequest(
             python=python,
             variables=frozenset(asked.variables),
-            paths=tuple(path for path in paths.values() if path),
-            model=paths.get("model"),
+            paths=paths_here(asked.paths, environment),
             workspace=lambda: workspace_state(workspace, dist, python),
             cache_folders=(workspace.joinpath(*asked.start),),
             environment=environment,

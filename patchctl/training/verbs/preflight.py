@@ -126,8 +126,7 @@ def _machine(
     request = ProbeRequest(
         python=python,
         variables=variables_of(app, run),
-        paths=tuple(path for path in paths.values() if path),
-        model=paths.get("model"),
+        paths=paths,
         workspace=lambda: workspace_state(workspace, app.distribution, python),
         cache_folders=start,
         environment=here,

@@ -98,7 +98,7 @@ def test_paths_and_the_model(tmp_path: Path) -> None:
     (tmp_path / "model/weights").write_bytes(b"12345")
     (tmp_path / "link").symlink_to(tmp_path / "model")
     paths = tuple(str(tmp_path / name) for name in ("model", "link", "none", "model/weights"))
-    found = look(questions(paths=paths, model=str(tmp_path / "link")))
+    found = look(questions(paths={**dict(zip("abcd", paths, strict=True)), "model": paths[1]}))
     there = found.data(m.PATHS)
     assert [there[p] and (there[p]["kind"], there[p]["bytes"]) for p in paths] == [
         ("folder", 7),
@@ -111,7 +111,7 @@ def test_paths_and_the_model(tmp_path: Path) -> None:
 
 def test_a_config_that_is_no_file_stops_nothing(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "config.json")
-    assert "not a regular file" in look(questions(model=str(tmp_path))).why_not(m.CONFIG)
+    assert "not a regular file" in look(questions(paths={"model": str(tmp_path)})).why_not(m.CONFIG)
 
 
 def test_files_of_driver_and_cann(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
