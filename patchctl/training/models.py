@@ -33,10 +33,8 @@ _DEFAULTS: Mapping[str, Any] = {
     "tie_word_embeddings": False,
     "attention_bias": False,
     "decoder_sparse_step": 1,
-    "mlp_only_layers": (),
     "first_k_dense_replace": 0,
     "n_shared_experts": 0,
-    "q_lora_rank": None,
 }
 
 
@@ -217,9 +215,8 @@ def _layers(config: Mapping[str, Any]) -> int:
 
 
 def _latent(config: Mapping[str, Any]) -> Latent:
-    rank = config.get("q_lora_rank", _DEFAULTS["q_lora_rank"])
     return Latent(
-        None if rank in (None, "null") else _whole(config, "q_lora_rank"),
+        None if config.get("q_lora_rank") in (None, "null") else _whole(config, "q_lora_rank"),
         _whole(config, "kv_lora_rank"),
         _whole(config, "qk_nope_head_dim"),
         _whole(config, "qk_rope_head_dim"),

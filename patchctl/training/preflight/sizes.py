@@ -121,8 +121,7 @@ def utilisation(case: Case) -> Fraction:
 def training_of(case: Case, model: Model) -> Training:
     """The update's memory on the device that needs most. Raises BadSizes."""
     if case.text(f"{ACTOR}.strategy") == "megatron":
-        stages = _stages(case, model)
-        return max((_megatron(case, model, *stage) for stage in stages), key=lambda t: t.total)
+        return max((_megatron(case, model, *stage) for stage in _stages(case, model)), key=lambda t: t.total)
     return _fsdp(case, model)
 
 

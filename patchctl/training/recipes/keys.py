@@ -150,10 +150,8 @@ class KnownKeys:
             return None
         above = self._above(key)
         takes_it = kind == UNDECLARED or self.kinds.get(above) in ("free", UNDECLARED)
-        if takes_it and not plus:
-            return f"{key} is not declared by {self.config}", f"+{key}"
         if takes_it:
-            return None
+            return None if plus else (f"{key} is not declared by {self.config}", f"+{key}")
         near = self._near(key, above)
         if plus and self.kinds.get(above) != "class" and not _alike(key, near):
             return None

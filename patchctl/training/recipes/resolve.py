@@ -14,9 +14,10 @@ from typing import Annotated, Any
 from patchctl.doc import Doc
 from patchctl.errors import BadManifest, Where, WrongUse
 from patchctl.manifest.diagnostics import InvalidManifest, Problem, did_you_mean, quoted
+from patchctl.manifest.distribution import Distribution
 from patchctl.manifest.load import Loaded, Positions
 from patchctl.training.recipes.conditions import BadExpression, number, same, whole
-from patchctl.training.recipes.read import Key, Recipes, parent_of
+from patchctl.training.recipes.read import Key, Recipes, parent_of, read_recipes
 from patchctl.training.recipes.types import DataSet, EntryModule, PathParameter, Recipe, Setting
 
 COMMAND_LINE = "the command line"
@@ -190,6 +191,12 @@ def resolve(recipes: Recipes, profile: str, name: str, given: Given | None = Non
         recipes.versions_of(profile),
         tuple(text for one in files for text in one.stops),
     )
+
+
+def every_run(dist: Distribution, profile: str | None = None) -> list[RecipeRun]:
+    """Every recipe that can be run, or each of a profile, on every release. Raises InvalidManifest."""
+    found = [read_recipes(one) for one in dist.each_release()]
+    return [resolve(one, *key) for one in found for key in one.runnable() if profile in (None, key[0])]
 
 
 def _merge(recipes: Recipes, chain: Sequence[Key]) -> dict[str, dict[str, Any]]:

@@ -13,8 +13,7 @@ from patchctl.doc import Doc
 from patchctl.manifest.distribution import Distribution
 from patchctl.terminal.progress import size_text
 from patchctl.terminal.text import Style, abridged, counted, summarised, visible_line
-from patchctl.training.recipes.read import read_recipes
-from patchctl.training.recipes.resolve import PER_NODE, RecipeDifference, RecipeRun, Resolved, resolve
+from patchctl.training.recipes.resolve import PER_NODE, RecipeDifference, RecipeRun, Resolved, every_run
 from patchctl.training.recipes.rules import Broken
 from patchctl.training.recipes.shell import command_lines, literal, override_text
 from patchctl.training.recipes.totals import Totals
@@ -377,8 +376,7 @@ def _joined(text: str) -> str:
 def recipe_rows(dist: Distribution) -> list[RecipeRow]:
     """Every recipe that can be run. Raises InvalidManifest."""
     rows = []
-    recipes = [read_recipes(one) for one in dist.each_release()]
-    for run in (resolve(of_release, *key) for of_release in recipes for key in of_release.runnable()):
+    for run in every_run(dist):
         size = (run.machines, int(run.sizes[PER_NODE].value))
         named = (run.profile, run.name, run.summary)
         rows.append(RecipeRow(*named, *size, run.entry.module, run.needs, run.limits, run.release))

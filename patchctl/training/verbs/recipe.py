@@ -51,17 +51,13 @@ def list_(app: App, profile: str | None, as_json: bool) -> None:
       patchctl recipe list
       patchctl recipe list --profile qwen3-32b
     """
-    from patchctl.training.recipes.read import read_recipes
-    from patchctl.training.recipes.resolve import resolve
+    from patchctl.training.recipes.resolve import every_run
     from patchctl.training.report.recipes import list_text, recipes_output
 
     dist = app.distribution
     if profile is not None:
         dist.profile(profile)
-    found = [read_recipes(one) for one in dist.each_release()]
-    runs = [
-        resolve(of_release, *key) for of_release in found for key in of_release.runnable() if profile in (None, key[0])
-    ]
+    runs = every_run(dist, profile)
     app.emit("recipe.list", recipes_output(runs), lambda style: list_text(runs, style), as_json)
 
 
