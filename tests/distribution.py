@@ -174,7 +174,8 @@ class Made:
         self, *args: str, env: Mapping[str, str] | None = None, timeout: float = 120
     ) -> subprocess.CompletedProcess[str]:
         """Runs the tool on this distribution, in an empty home; the caller looks at the exit code."""
-        env = {"PIP_FIND_LINKS": str(self.index), **(env or {})}
+        # Named twice, so that hints show commands without --root, as to a user inside it.
+        env = {"PIP_FIND_LINKS": str(self.index), "PATCHCTL_ROOT": str(self.root), **(env or {})}
         home = self.cache.parent / "home"
         return run_patchctl(f"--root={self.root}", f"--cache={self.cache}", *args, home=home, env=env, timeout=timeout)
 

@@ -140,6 +140,7 @@ def environment(made: Made) -> dict[str, str]:
         **kept,
         "HOME": str(home),
         "PYTHONPATH": str(REPO),
+        "PATCHCTL_ROOT": str(made.root),
         "PIP_NO_INDEX": "1",
         "PATCHCTL_NO_PROGRESS": "1",
         "PYTHONDONTWRITEBYTECODE": "1",

@@ -414,7 +414,7 @@ def test_a_pip_that_does_not_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     slow.chmod(0o755)
     monkeypatch.setattr(install, "_PIP_SECONDS", 0.2)
     monkeypatch.setattr(wheel, "_SECONDS", 0.2)
-    with pytest.raises(WrongUse, match="pip did not finish") as stopped:
+    with pytest.raises(MachineFailed, match="pip did not finish") as stopped:
         install.pip_install(install.PythonEnvironment(str(slow), (), (), tmp_path, {}), [tmp_path / "a.whl"])
     assert "`patchctl install` again" in (stopped.value.hint or "")
     with pytest.raises(SourceUnavailable) as caught:
