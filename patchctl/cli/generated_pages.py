@@ -182,7 +182,7 @@ def _bare(shape: Shape, pairs: bool, definitions: _Definitions) -> dict[str, Any
             definitions[shape.base] = {}  # its place, before those of the records in it
             definitions[shape.base] |= _record(shape.base, definitions)
         return {"$ref": f"#/$defs/{shape.base.__name__}"}
-    if shape.is_record or (shape.args == (str, str) and shape.origin is tuple):
+    if shape.is_record or (shape.origin is tuple and ... not in shape.args):
         return _PAIR
     if shape.origin is Literal:
         return {"enum": list(get_args(shape.base))}

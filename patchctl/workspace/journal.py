@@ -21,14 +21,17 @@ from patchctl.git.index import IndexChange, NotPlain
 from patchctl.git.pack import bring_pack
 from patchctl.git.worktree import WorkTree, add_exclude, find_git_dir, object_store
 from patchctl.language import message
+from patchctl.manifest.typeinfo import build
+from patchctl.manifest.types import ObjectId
 from patchctl.os_errors import as_user_error
 from patchctl.workspace.checks import VerifiedMove, check_places, verify_objects
 from patchctl.workspace.pip_record import restore_bytecode, save_bytecode, write_record
 from patchctl.workspace.state import (
     FOLDER,
+    FileText,
+    Utf8,
     WorkspaceState,
     check_generated,
-    check_ids,
     check_place,
     save_json,
     state_from_json,
@@ -54,16 +57,16 @@ class TreeChange:
 
     name: str
     kind: str
-    folder: str
-    base: str
-    source: str | None
-    target: str | None
-    stash: str | None = None
-    generated: dict[str, str] = field(default_factory=dict)
-    known: dict[str, str] = field(default_factory=dict)
+    folder: FileText
+    base: ObjectId
+    source: ObjectId | None
+    target: ObjectId | None
+    stash: ObjectId | None = None
+    generated: dict[FileText, Utf8] = field(default_factory=dict)
+    known: dict[FileText, Utf8] = field(default_factory=dict)
     forget: bool = False
-    record: str = ""
-    before: dict[str, str] = field(default_factory=dict)
+    record: FileText = ""
+    before: dict[FileText, Utf8] = field(default_factory=dict)
 
     @property
     def move(self) -> Move:
@@ -149,15 +152,11 @@ def read_journal(workspace: Path) -> Journal | None:
 
 
 def _change(data: dict[str, Any]) -> TreeChange:
-    change = TreeChange(**data)
+    change: TreeChange = build(TreeChange, data)
     check_place(change.name, change.kind, change.folder, change.record)
-    check_ids(change.base, *(i for i in (change.source, change.target, change.stash) if i is not None))
     if (change.source is None and change.target is None) or (change.target is None and change.kind != "managed"):
         raise ValueError(f"the change of {change.name} names no commit")
-    for generated in (change.generated, change.known, change.before):
-        check_generated(generated)
-    if not isinstance(change.forget, bool):
-        raise ValueError(f"forget is {change.forget!r}")
+    check_generated(change.generated, change.known, change.before)
     return change
 
 

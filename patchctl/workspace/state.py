@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -16,33 +16,38 @@ from patchctl.atomic import replace_file
 from patchctl.doc import Doc
 from patchctl.errors import BadManifest, Where
 from patchctl.language import message
+from patchctl.manifest.typeinfo import build, shape_of
+from patchctl.manifest.types import ObjectId, Pattern
 from patchctl.os_errors import as_user_error
 
 VERSION = 1
 FOLDER = ".patchctl"
 # Files that a killed run leaves of its state and journal; earlier versions named them without the dot.
 UNFINISHED = (".state.json.new", ".journal.json.new", "state.json.new", "journal.json.new")
-_ID = re.compile(r"[0-9a-f]{40}")
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]*")
 _RECORD = re.compile(r"[^/\x00-\x1f\x7f]+\.dist-info/RECORD")
+
+# A manifest name cannot contain terminal control sequences; a path may hold bytes that are not UTF-8, as os.fsdecode gives them.
+Name = Annotated[str, Pattern(r"[A-Za-z0-9][A-Za-z0-9._@-]*", "a name")]
+FileText = Annotated[str, Pattern("[^\ud800-\udc7f\udd00-\udfff]*", "a text")]
+Utf8 = Annotated[str, Pattern("[^\ud800-\udfff]*", "a text")]
 
 
 @dataclass(frozen=True)
 class AppliedPatch:
     """A patch applied to a tree."""
 
-    file: Annotated[str, Doc("path in the distribution")]
-    feature: Annotated[str, Doc("feature name")]
-    digest: Annotated[str, Doc("sha256 of the patch and its carried files")]
-    commit: Annotated[str, Doc("resulting commit")]
+    file: Annotated[Name, Doc("path in the distribution")]
+    feature: Annotated[Name, Doc("feature name")]
+    digest: Annotated[Name, Doc("sha256 of the patch and its carried files")]
+    commit: Annotated[ObjectId, Doc("resulting commit")]
 
 
 @dataclass(frozen=True)
 class LeftOutFeature:
     """A feature that is not in the tree."""
 
-    feature: Annotated[str, Doc("feature name")]
-    reason: Annotated[str, Doc("what left it out, or what the source lacks")]
+    feature: Annotated[Name, Doc("feature name")]
+    reason: Annotated[FileText, Doc("what left it out, or what the source lacks")]
 
 
 @dataclass(frozen=True)
@@ -50,39 +55,42 @@ class TreeState:
     """A tree of the workspace."""
 
     kind: Annotated[str, Doc("`managed`, or `into` for `--in-place`")]
-    folder: Annotated[str, Doc("path relative to the workspace for a managed tree, absolute otherwise")]
-    stack: Annotated[str, Doc("stack name")]
-    form: Annotated[str, Doc("source form: `git` or `sdist`")]
-    origin: Annotated[str, Doc("where the source came from")]
-    base_commit: Annotated[str, Doc("unpatched base commit")]
-    base_tree: Annotated[str, Doc("tree id of the base commit")]
-    tip_commit: Annotated[str, Doc("commit of the last patch")]
-    tip_tree: Annotated[str, Doc("tree id of the tip commit")]
+    folder: Annotated[FileText, Doc("path relative to the workspace for a managed tree, absolute otherwise")]
+    stack: Annotated[Name, Doc("stack name")]
+    form: Annotated[Name, Doc("source form: `git` or `sdist`")]
+    origin: Annotated[FileText, Doc("where the source came from")]
+    base_commit: Annotated[ObjectId, Doc("unpatched base commit")]
+    base_tree: Annotated[ObjectId, Doc("tree id of the base commit")]
+    tip_commit: Annotated[ObjectId, Doc("commit of the last patch")]
+    tip_tree: Annotated[ObjectId, Doc("tree id of the tip commit")]
     locked: Annotated[bool, Doc("true if the lock records exactly this result")]
     patches: Annotated[tuple[AppliedPatch, ...], Doc("patches, in the order applied")] = ()
     left_out: Annotated[tuple[LeftOutFeature, ...], Doc("features not in the tree")] = ()
-    generated: Annotated[dict[str, str], Doc("files written in place of upstream's build, with the sha256 of each")] = (
-        field(default_factory=dict)
-    )
+    generated: Annotated[
+        dict[FileText, Utf8], Doc("files written in place of upstream's build, with the sha256 of each")
+    ] = field(default_factory=dict)
     record: Annotated[
-        str,
+        FileText,
         Doc(
             "path of the package's RECORD below the folder, for a package patched where it is installed; empty otherwise"
         ),
     ] = ""
     pin_base: Annotated[
         str,
+        Pattern(r"([0-9a-f]{40})?", "an object id"),
         Doc("with `--on-this-base`: commit of the pin's base, on which patchctl made `base_commit`; empty otherwise"),
     ] = ""
-    differing: Annotated[tuple[str, ...], Doc("with `--on-this-base`: files that are not the pin's in the base")] = ()
+    differing: Annotated[
+        tuple[FileText, ...], Doc("with `--on-this-base`: files that are not the pin's in the base")
+    ] = ()
 
 
 @dataclass(frozen=True)
 class SkippedUpstream:
     """An unavailable upstream."""
 
-    upstream: Annotated[str, Doc("upstream name")]
-    tried: Annotated[tuple[tuple[str, str], ...], Doc("sources tried, with the reason for each failure")]
+    upstream: Annotated[Name, Doc("upstream name")]
+    tried: Annotated[tuple[tuple[FileText, FileText], ...], Doc("sources tried, with the reason for each failure")]
 
 
 @dataclass(frozen=True)
@@ -91,12 +99,12 @@ class WorkspaceState:
     or in files of earlier versions.
     """
 
-    profile: str | None
-    root: str
-    without: tuple[str, ...] = ()
-    trees: dict[str, TreeState] = field(default_factory=dict)
+    profile: Name | None
+    root: FileText
+    without: tuple[Name, ...] = ()
+    trees: dict[Name, TreeState] = field(default_factory=dict)
     skipped: tuple[SkippedUpstream, ...] = ()
-    release: str | None = None
+    release: Name | None = None
 
     def as_json(self) -> dict[str, Any]:
         return {"version": VERSION, **asdict(self)}
@@ -139,12 +147,14 @@ def state_from_json(data: Any, file: Path) -> WorkspaceState:
         )
         raise _broken(file, why)
     try:
-        trees = {name: _tree(name, tree) for name, tree in data["trees"].items()}
-        skipped = tuple(_skipped(s) for s in data["skipped"])
-        profile = None if data["profile"] is None else _name(data["profile"])
-        release = None if data.get("release") is None else _name(data["release"])
-        without = tuple(_name(f) for f in data["without"])
-        return WorkspaceState(profile, _text(data["root"]), without, trees, skipped, release)
+        trees = {name: _known(TreeState, tree) for name, tree in data["trees"].items()}
+        state: WorkspaceState = build(WorkspaceState, {**_known(WorkspaceState, data), "trees": trees})
+        for name, tree in state.trees.items():
+            check_place(name, tree.kind, tree.folder, tree.record)
+            check_generated(tree.generated)
+            if bool(tree.pin_base) != bool(tree.differing):
+                raise ValueError(f"tree {name!r}: files differ from a base that is not named, or the other way round")
+        return state
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise _broken(file, str(error) or "a value is missing") from error
 
@@ -155,73 +165,27 @@ def save_json(file: Path, data: Any) -> None:
     replace_file(file, (json.dumps(data, sort_keys=True) + "\n").encode())
 
 
+def _known(record: type, data: dict[str, Any]) -> dict[str, Any]:
+    """Without the keys of another version."""
+    return {one.name: data[one.name] for one in fields(record) if one.name in data}
+
+
 def check_place(name: str, kind: str, folder: str, record: str = "") -> None:
     """Raise ValueError unless a tree of this kind can be there: inside the workspace under its name, or at an absolute path."""
-    _name(name)
-    if "\0" in _text(folder) + _text(record):
-        raise ValueError(f"tree {name!r} lies where no tree can be: {folder!r}")
     if record and (kind != "into" or not _RECORD.fullmatch(record)):
         raise ValueError(f"tree {name!r} is no package with the RECORD {record!r}")
-    if kind == "managed" and folder == name:
-        return
-    if kind == "into" and os.path.isabs(folder) and os.path.normpath(folder) == folder:
-        return
-    raise ValueError(f"tree {name!r} lies where no tree can be: {folder!r}")
+    at_home = kind == "managed" and folder == name
+    elsewhere = kind == "into" and os.path.isabs(folder) and os.path.normpath(folder) == folder
+    if not (at_home or elsewhere) or "\0" in folder or not shape_of(Name).takes_text(name):
+        raise ValueError(f"tree {name!r} lies where no tree can be: {folder!r}")
 
 
-def check_ids(*ids: str) -> None:
-    """Raise ValueError unless every one is a full object id."""
-    for value in ids:
-        if not isinstance(value, str) or not _ID.fullmatch(value):
-            raise ValueError(f"{value!r} is no object id")
-
-
-def check_generated(generated: dict[str, str]) -> None:
+def check_generated(*generated: dict[str, str]) -> None:
     """Raise ValueError unless every path stays in its tree and out of its git directory."""
-    for path, value in generated.items():
-        parts = _text(path).split("/")
+    for path in (path for one in generated for path in one):
+        parts = path.split("/")
         if os.path.isabs(path) or "\0" in path or any(p in ("", ".", "..") or p.lower() == ".git" for p in parts):
             raise ValueError(f"a generated file lies outside its tree: {path!r}")
-        _text(value).encode()
-
-
-def _tree(name: str, data: dict[str, Any]) -> TreeState:
-    data = {"record": "", "pin_base": "", "differing": (), **data}  # absent in workspaces of earlier versions
-    tree = TreeState(**{one.name: data[one.name] for one in fields(TreeState)})
-    check_place(name, tree.kind, tree.folder, _text(tree.record))
-    check_ids(tree.base_commit, tree.base_tree, tree.tip_commit, tree.tip_tree)
-    check_generated(tree.generated)
-    if bool(tree.pin_base) != bool(tree.differing):
-        raise ValueError(f"tree {name!r}: files differ from a base that is not named, or the other way round")
-    check_ids(*filter(None, [tree.pin_base]))
-    patches = tuple(AppliedPatch(**p) for p in data["patches"])
-    for patch in patches:
-        check_ids(patch.commit)
-        _name(patch.file), _name(patch.feature), _name(patch.digest)
-    left_out = tuple(LeftOutFeature(_name(p["feature"]), _text(p["reason"])) for p in data["left_out"])
-    _name(tree.stack), _name(tree.form), _text(tree.origin)
-    if not isinstance(tree.locked, bool):
-        raise ValueError(f"tree {name!r}: locked is {tree.locked!r}")
-    differing = tuple(_text(path) for path in tree.differing)
-    return replace(tree, patches=patches, left_out=left_out, differing=differing)
-
-
-def _skipped(data: dict[str, Any]) -> SkippedUpstream:
-    return SkippedUpstream(_name(data["upstream"]), tuple((_text(p), _text(r)) for p, r in data["tried"]))
-
-
-def _name(value: Any) -> str:
-    """Check a manifest name, which cannot contain terminal control sequences."""
-    if not isinstance(value, str) or not _NAME.fullmatch(value):
-        raise ValueError(f"{value!r} is no name")
-    return value
-
-
-def _text(value: Any) -> str:
-    if not isinstance(value, str):
-        raise ValueError(f"{value!r} is no text")
-    os.fsencode(value)  # ValueError for an unpaired surrogate, which neither file names nor output can contain
-    return value
 
 
 def _broken(file: Path, why: str) -> BadManifest:

@@ -11,7 +11,7 @@ import os
 import re
 import shutil
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Annotated
 
@@ -24,10 +24,12 @@ from patchctl.git.objects import GITLINK, Files, TreeEntry
 from patchctl.git.pack import bring_pack
 from patchctl.git.run import GitFailed, run_git
 from patchctl.git.worktree import WorkTree, base_ref, create_git_dir, find_git_dir, import_base, object_store
+from patchctl.manifest.typeinfo import parse
+from patchctl.manifest.types import ObjectId
 from patchctl.workspace.checks import git_message, verify_objects
 from patchctl.workspace.journal import Journal, new_git_dir, read_journal
 from patchctl.workspace.pip_record import restore_bytecode, write_record
-from patchctl.workspace.state import FOLDER, TreeState, WorkspaceState, check_ids, check_place, load_state, save_json
+from patchctl.workspace.state import FOLDER, FileText, TreeState, WorkspaceState, check_place, load_state, save_json
 from patchctl.workspace.tree_files import TreeFiles
 from patchctl.workspace.trees import Move, Sides, Steps, Tree, changed_paths, commit_tree, set_modes
 
@@ -80,10 +82,18 @@ def last_known(workspace: Path) -> LastKnown:
     return LastKnown(state, journal, tuple(errors))
 
 
+@dataclass(frozen=True)
+class _Note:
+    kind: str
+    folder: FileText
+    record: FileText
+    base: ObjectId
+    tip: ObjectId
+
+
 def note_tree(git_dir: Path, tree: Tree, folder: str, base: str, tip: str | None) -> None:
     """Record in the repository which tree it belongs to, with its base and first tip, in case the state is lost."""
-    note = {"kind": tree.kind, "folder": folder, "record": tree.record, "base": base, "tip": tip or base}
-    save_json(git_dir / _NOTE, note)
+    save_json(git_dir / _NOTE, asdict(_Note(tree.kind, folder, tree.record, base, tip or base)))
 
 
 def repair_targets(workspace: Path, last: LastKnown) -> list[RepairTarget]:
@@ -112,18 +122,16 @@ def _discovered(workspace: Path) -> Iterator[RepairTarget]:
         tips = [tip] if (tip := base_ref(git_dir, "tip")) else []
         name = git_dir.parent.name if managed else git_dir.name.removesuffix(".git")
         try:
-            note = json.loads((git_dir / _NOTE).read_text(encoding="utf-8"))
-            kind, folder, record, base = note["kind"], note["folder"], note["record"], note["base"]
-            check_place(name, kind, folder, record)
-            check_ids(base, note["tip"])
-            tips.append(note["tip"])
-        except (OSError, ValueError, KeyError, TypeError, RecursionError):
+            note = parse(_Note, (git_dir / _NOTE).read_text(encoding="utf-8"))
+            check_place(name, note.kind, note.folder, note.record)
+            tips.append(note.tip)
+        except (OSError, ValueError):
             found = base_ref(git_dir) if managed else None
             if found is None:
                 continue
-            kind, folder, record, base = "managed", name, "", found
-        if (kind == "managed") == managed:
-            yield RepairTarget(name, kind, folder, base, record, tuple(tips))
+            note = _Note("managed", name, "", found, found)
+        if (note.kind == "managed") == managed:
+            yield RepairTarget(name, note.kind, note.folder, note.base, note.record, tuple(tips))
 
 
 _LOCKED = ("index", "HEAD", "config", "packed-refs", "shallow")
