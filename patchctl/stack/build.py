@@ -30,6 +30,7 @@ from patchctl.patch.hunks import apply_and_tell, apply_change, hunk_position, sp
 from patchctl.patch.names import collision_key, path_text
 from patchctl.patch.parse import FileChange, Hunk
 from patchctl.stack.patches import StackPatch
+from patchctl.stack.result_cache import StackResult, StepResult, Touched
 
 _MINUS, _PLUS = ord("-"), ord("+")
 _CONTEXT = 3
@@ -133,34 +134,10 @@ class Weave:
         return line.writer not in self._left_out and line.deleters <= self._left_out
 
 
-@dataclass(frozen=True)
-class Touched:
-    """A file before and after one patch; None where it does not exist."""
-
-    path: bytes
-    before: TreeEntry | None
-    after: TreeEntry | None
-
-
-@dataclass(frozen=True)
-class BuildStep:
-    """An applied patch: its commit, the commit's tree, and the files it touched."""
-
-    patch: StackPatch
-    commit: str
-    tree: str
-    touched: tuple[Touched, ...]
-
-
-@dataclass
-class Built:
+@dataclass(frozen=True, kw_only=True)
+class Built(StackResult):
     """The result of the stack function. `objects` has every object that the base lacks; `tree` is the tip's."""
 
-    base_commit: str
-    base_tree: str
-    tip_commit: str
-    tip_tree: str
-    steps: list[BuildStep]
     tree: TreeBuilder
     objects: PackWriter
 
@@ -235,7 +212,7 @@ class StackBuilder:
         state = _State(TreeBuilder(base=self._base_tree, read=self._reader.tree_data), PackWriter(stored=True))
         self._prefetch(patches, state)
         weaves = self._weaves(patches, out_numbers, state)
-        steps: list[BuildStep] = []
+        steps: list[StepResult] = []
         commit = self._commit
         for number, patch in enumerate(patches):
             touched = self._apply(number, patch, state, weaves, number in out_numbers)
@@ -244,7 +221,8 @@ class StackBuilder:
                 commit = step.commit
                 steps.append(step)
         tree = steps[-1].tree if steps else self._base_tree
-        return Built(self._commit, self._base_tree, commit, tree, steps, state.tree, state.objects)
+        at = self._commit, self._base_tree, commit, tree
+        return Built(*at, steps, tree=state.tree, objects=state.objects)
 
     def _prefetch(self, patches: Sequence[StackPatch], state: _State) -> None:
         """Read every base blob that the patches need, in one go."""
@@ -440,13 +418,13 @@ class StackBuilder:
                     where=where,
                 )
 
-    def _commit_step(self, patch: StackPatch, touched: list[Touched], state: _State, parent: str) -> BuildStep:
+    def _commit_step(self, patch: StackPatch, touched: list[Touched], state: _State, parent: str) -> StepResult:
         tree = state.tree.write_to(lambda oid, data, before: state.objects.add_known(oid, "tree", data, before))
         header = patch.header
         author = Person(header.name, header.email, header.date)
         committer = Person(*COMMITTER, header.date)
         commit = state.objects.add("commit", render_commit(tree, [parent], author, committer, header.message))
-        return BuildStep(patch, commit, tree, tuple(touched))
+        return StepResult(patch, commit, tree, tuple(touched))
 
 
 def _above(path: bytes) -> list[bytes]:

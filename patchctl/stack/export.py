@@ -86,8 +86,10 @@ def mbox_patches(reader: ObjectReader, result: StackResult) -> dict[str, bytes]:
     files: dict[str, bytes] = {}
     for step in result.steps:
         what = step.patch.shown
-        sides = [(os.fsencode(c.path), c.before, c.after) for c in step.touched]
-        differences = [FileDiff(p, _side(reader, b, p, what), _side(reader, a, p, what)) for p, b, a in sides]
+        differences = [
+            FileDiff(c.path, _side(reader, c.before, c.path, what), _side(reader, c.after, c.path, what))
+            for c in step.touched
+        ]
         files[step.patch.file.name] = render_patch(step.patch.header, differences, step.commit)
     return files
 
@@ -339,10 +341,10 @@ def for_upstream(
     for number, step in enumerate(result.steps, 1):
         differences = []
         for one in step.touched:
-            path = one.path.encode()
+            path, shown = one.path, os.fsdecode(one.path)
             before, after = (_plain_side(reader, entry, path, step.patch.shown) for entry in (one.before, one.after))
             differences.append(FileDiff(path, before, after))
-            named += [one.path] if _names_us(before, after) and one.path not in named else []
+            named += [shown] if _names_us(before, after) and shown not in named else []
         for path, side in ((path.encode(), side) for path, side in _proposed(step.patch).items()):
             before = there[path] if path in there else _side(reader, base.get(path), path, step.patch.shown)
             differences += [] if before == side else [FileDiff(path, before, side)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated
@@ -224,7 +225,11 @@ def _locked_patches(
     locked = []
     for patch in patches:
         step = steps.get(id(patch))
-        files = tuple(LockedFile(c.path, _side(c.before), _side(c.after)) for c in step.touched) if step else None
+        files = (
+            tuple(LockedFile(os.fsdecode(c.path), _side(c.before), _side(c.after)) for c in step.touched)
+            if step
+            else None
+        )
         locked.append(LockedPatch(patch.file.name, patch.feature, patch.digest, files or kept.get(patch.file.name)))
     return tuple(locked)
 

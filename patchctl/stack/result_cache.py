@@ -6,17 +6,18 @@ import contextlib
 import hashlib
 import json
 import os
-import re
 import shutil
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from patchctl import __version__
 from patchctl.atomic import make_folder
-from patchctl.git.objects import EXECUTABLE, GITLINK, REGULAR, SYMLINK, TreeEntry
+from patchctl.git.objects import TreeEntry
 from patchctl.git.pack import ends_with_digest
+from patchctl.manifest.typeinfo import parse
+from patchctl.manifest.types import ObjectId, Pattern
 from patchctl.source.cache import staging_in
 from patchctl.stack.patches import StackPatch
 
@@ -25,15 +26,13 @@ if TYPE_CHECKING:
 
 # Increase this when the stack function gives other commits for the same input, or refuses more.
 ENGINE = 2
-_ID = re.compile(r"[0-9a-f]{40}")
-_PACK = re.compile(r"pack-[0-9a-f]{40}\.pack")
 
 
 @dataclass(frozen=True)
-class EntryChange:
-    """A file before and after one patch, as mode and blob id; None where it does not exist."""
+class Touched:
+    """A file before and after one patch; None where it does not exist."""
 
-    path: str
+    path: bytes
     before: TreeEntry | None
     after: TreeEntry | None
 
@@ -45,7 +44,7 @@ class StepResult:
     patch: StackPatch
     commit: str
     tree: str
-    touched: tuple[EntryChange, ...]
+    touched: tuple[Touched, ...]
 
 
 @dataclass(frozen=True)
@@ -56,8 +55,23 @@ class StackResult:
     base_tree: str
     tip_commit: str
     tip_tree: str
-    steps: tuple[StepResult, ...]
-    pack: Path | None
+    steps: Sequence[StepResult]
+    pack: Path | None = None
+
+
+_Entry = tuple[Literal[0o100644, 0o100755, 0o120000, 0o160000], ObjectId]
+
+
+@dataclass(frozen=True)
+class _Kept:
+    """The file of a result: of each step its commit, its tree and what it touched."""
+
+    base_commit: ObjectId
+    base_tree: ObjectId
+    tip_commit: ObjectId
+    tip_tree: ObjectId
+    pack: Annotated[str, Pattern(r"pack-[0-9a-f]{40}\.pack", "a pack's name")] | None
+    steps: tuple[tuple[ObjectId, ObjectId, tuple[tuple[str, _Entry | None, _Entry | None], ...]], ...]
 
 
 def cache_key(base_commit: str, patches: Sequence[StackPatch], left_out: Sequence[StackPatch]) -> str:
@@ -89,17 +103,23 @@ def get(cache: Path, key: str, patches: Sequence[StackPatch], left_out: Sequence
     """Return a cached result, or None. A result whose pack was modified is ignored."""
     folder = cache / "stacks" / key
     try:
-        data = json.loads((folder / "result.json").read_text(encoding="utf-8"))
+        kept = parse(_Kept, (folder / "result.json").read_bytes())
         out = {id(p) for p in left_out}
-        kept = [p for p in patches if id(p) not in out]
-        steps = tuple(_step(p, s) for p, s in zip(kept, data["steps"], strict=True))
-        pack = folder / _pack_name(data["pack"]) if data["pack"] is not None else None
-        if pack is not None and not _whole(pack):
-            return None
-        base, tip = (_id(data["base_commit"]), _id(data["base_tree"])), (_id(data["tip_commit"]), _id(data["tip_tree"]))
-        return StackResult(*base, *tip, steps, pack)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        applied = [p for p in patches if id(p) not in out]
+        steps = [
+            StepResult(p, c, t, tuple(map(_touched, rows))) for p, (c, t, rows) in zip(applied, kept.steps, strict=True)
+        ]
+        pack = folder / kept.pack if kept.pack is not None else None
+    except (OSError, ValueError):
         return None  # missing, or of another version: compute it again
+    if pack is not None and not _whole(pack):
+        return None
+    return StackResult(kept.base_commit, kept.base_tree, kept.tip_commit, kept.tip_tree, steps, pack)
+
+
+def _touched(row: tuple[str, _Entry | None, _Entry | None]) -> Touched:
+    path, before, after = row
+    return Touched(os.fsencode(path), before and TreeEntry(*before), after and TreeEntry(*after))
 
 
 def put(cache: Path, key: str, built: Built) -> StackResult:
@@ -107,10 +127,14 @@ def put(cache: Path, key: str, built: Built) -> StackResult:
     stacks = cache / "stacks"
     with staging_in(cache, stacks, ".new-") as temporary:
         pack = built.objects.write(temporary)
-        result = result_of(built, stacks / key / pack.name if pack else None)
-        (temporary / "result.json").write_text(json.dumps(_as_json(result)), encoding="utf-8")
-        _put_in_place(temporary, stacks / key, pack.name if pack else None)
-        return result
+        named = pack.name if pack else None
+        at = built.base_commit, built.base_tree, built.tip_commit, built.tip_tree
+        rows: list[Any] = [
+            (s.commit, s.tree, [(os.fsdecode(t.path), t.before, t.after) for t in s.touched]) for s in built.steps
+        ]
+        (temporary / "result.json").write_text(json.dumps(asdict(_Kept(*at, named, tuple(rows)))), encoding="utf-8")
+        _put_in_place(temporary, stacks / key, named)
+        return StackResult(*at, built.steps, stacks / key / named if named else None)
 
 
 def drop(result: StackResult) -> None:
@@ -135,54 +159,3 @@ def _whole(pack: Path) -> bool:
         return all(ends_with_digest(file) for file in (pack, pack.with_suffix(".idx")))
     except OSError:
         return False
-
-
-def result_of(built: Built, pack: Path | None) -> StackResult:
-    """Return the result without the objects."""
-    steps = tuple(
-        StepResult(
-            s.patch, s.commit, s.tree, tuple(EntryChange(os.fsdecode(t.path), t.before, t.after) for t in s.touched)
-        )
-        for s in built.steps
-    )
-    return StackResult(built.base_commit, built.base_tree, built.tip_commit, built.tip_tree, steps, pack)
-
-
-def _as_json(result: StackResult) -> dict[str, object]:
-    return {
-        "base_commit": result.base_commit,
-        "base_tree": result.base_tree,
-        "tip_commit": result.tip_commit,
-        "tip_tree": result.tip_tree,
-        "pack": result.pack.name if result.pack else None,
-        "steps": [[s.commit, s.tree, [[c.path, c.before, c.after] for c in s.touched]] for s in result.steps],
-    }
-
-
-def _step(patch: StackPatch, data: list[object]) -> StepResult:
-    commit, tree, touched = data
-    if not isinstance(touched, list):
-        raise TypeError("not a list of files")
-    changes = tuple(EntryChange(os.fsdecode(os.fsencode(p)), _entry(b), _entry(a)) for p, b, a in touched)
-    return StepResult(patch, _id(commit), _id(tree), changes)
-
-
-def _entry(data: Any) -> TreeEntry | None:
-    if data is None:
-        return None
-    mode, oid = data
-    if not isinstance(mode, int) or mode not in (REGULAR, EXECUTABLE, SYMLINK, GITLINK):
-        raise ValueError("not a file mode")
-    return TreeEntry(mode, _id(oid))
-
-
-def _pack_name(value: Any) -> str:
-    if not isinstance(value, str) or not _PACK.fullmatch(value):
-        raise ValueError("not a pack name")
-    return value
-
-
-def _id(value: Any) -> str:
-    if not isinstance(value, str) or not _ID.fullmatch(value):
-        raise ValueError("not an object id")
-    return value

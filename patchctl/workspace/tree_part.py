@@ -117,11 +117,10 @@ def target_files(planned: PlannedStack) -> tuple[Files, Files]:
     after = dict(base)
     for step in planned.result.steps:
         for change in step.touched:
-            path = os.fsencode(change.path)
             if change.after is None:
-                after.pop(path, None)
+                after.pop(change.path, None)
             else:
-                after[path] = change.after
+                after[change.path] = change.after
     return base, after
 
 
@@ -141,9 +140,8 @@ def touched_sides(part: TreePart, tree: Tree) -> Sides | None:
     last: dict[bytes, TreeEntry | None] = {}
     for step in part.planned.result.steps:
         for one in step.touched:
-            path = os.fsencode(one.path)
-            original.setdefault(path, one.before)
-            last[path] = one.after
+            original.setdefault(one.path, one.before)
+            last[one.path] = one.after
     for path, entry in last.items():
         if path not in found.before and path not in found.after and (was := original[path]) is not None:
             before[path] = was
@@ -179,7 +177,7 @@ def _deleted_by(planned: PlannedStack) -> set[bytes]:
     touched = [one for step in planned.result.steps for one in step.touched]
     first = {one.path: one.before for one in reversed(touched)}
     last = {one.path: one.after for one in touched}
-    return {os.fsencode(path) for path, after in last.items() if after is None and first[path] is not None}
+    return {path for path, after in last.items() if after is None and first[path] is not None}
 
 
 def _check_pin(part: TreePart, tree: Tree, sides: Sides) -> None:
