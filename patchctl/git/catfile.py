@@ -16,7 +16,7 @@ from typing import IO, NamedTuple
 from patchctl.errors import BrokenRepository, GitKilled, PatchctlError, SourceMismatch
 from patchctl.git.objects import FOLDER, GITLINK, Files, TreeEntry, object_id, split_tree
 from patchctl.git.packread import PackReader
-from patchctl.git.run import git_environment, git_executable, without_settings
+from patchctl.git.run import foreign_environment, git_executable
 from patchctl.language import message
 
 # Every tree object that this process has verified. An id never changes its content, and a run walks nearly the same
@@ -185,11 +185,9 @@ class _CatFile:
 
     def __init__(self, repo: Path, wrong: Callable[[str, str], PatchctlError]) -> None:
         self._wrong = wrong
-        self._config = git_environment((("safe.directory", str(repo)),))
-        env = self._config.__enter__()
         self._process = subprocess.Popen(
             [git_executable(), f"--git-dir={repo}", "cat-file", "--batch"],
-            env={**env, "GIT_COMMON_DIR": without_settings(repo)},
+            env=foreign_environment(repo, (("safe.directory", str(repo)),)),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -210,7 +208,6 @@ class _CatFile:
         if self._process.stderr is not None:
             self._process.stderr.close()
         self._process.wait()
-        self._config.__exit__(None, None, None)
 
     def read_many(self, oids: list[str]) -> Iterator[tuple[str, bytes]]:
         """Read many objects. Requests are written by a thread, since a full pipe would block both sides."""

@@ -110,8 +110,7 @@ def fetch_commit(repo: Path, address: str, shown: str, commit: str, local: Path 
         shown if local is None else address,
         commit,
     ]
-    with git_environment(config) as env:
-        _run_watched(command, _reachable(env), report)
+    _run_watched(command, _reachable(git_environment(config)), report)
     for left in (repo / "objects" / "pack").glob("*.keep"):  # git ignores that it cannot remove its .keep file
         left.unlink()
     _end_history(repo, commit)  # nor does it fail if it cannot write `shallow`
@@ -131,12 +130,11 @@ def list_refs(address: str, shown: str, local: Path | None, *, head: bool = Fals
 
     Raises GitFailed.
     """
-    with git_environment(
-        (*_FETCH_CONFIG, *user_settings(), *_safe(local), *_meant(address, shown))
-    ) as env:  # runs at /, so that the current directory's repository is not read
-        where = shown if local is None else address
-        asked = ["ls-remote", "--", where, "HEAD"] if head else ["ls-remote", "--heads", "--tags", "--", where]
-        out = run_git(asked, env=_reachable(env), cwd=Path(os.path.abspath(os.sep)))
+    env = git_environment((*_FETCH_CONFIG, *user_settings(), *_safe(local), *_meant(address, shown)))
+    where = shown if local is None else address
+    asked = ["ls-remote", "--", where, "HEAD"] if head else ["ls-remote", "--heads", "--tags", "--", where]
+    # at /, so that the current directory's repository is not read
+    out = run_git(asked, env=_reachable(env), cwd=Path(os.path.abspath(os.sep)))
     found: dict[str, str] = {}
     for line in out.decode("utf-8", "replace").splitlines():
         oid, _, ref = line.partition("\t")

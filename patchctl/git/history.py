@@ -30,8 +30,7 @@ def git_dir(folder: Path) -> Path:
 
 def asked(repo: Path, args: Sequence[str]) -> bytes:
     """Run git on a repository that is not ours, isolated from its own settings too."""
-    with foreign_environment(repo, trusting(repo)) as env:
-        return run_git(args, repo=repo, env=env)
+    return run_git(args, repo=repo, env=foreign_environment(repo, trusting(repo)))
 
 
 def refs_of(repo: Path) -> dict[str, str]:

@@ -20,8 +20,7 @@ import re
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from patchctl.errors import GitKilled, MachineFailed, PatchctlError, WrongUse
@@ -162,14 +161,13 @@ def render_config(extra: Sequence[tuple[str, str]] = ()) -> str:
     return "".join(lines)
 
 
-@contextmanager
-def git_environment(extra: Sequence[tuple[str, str]] = ()) -> Iterator[dict[str, str]]:
-    """Yield an environment with a generated configuration file.
+def git_environment(extra: Sequence[tuple[str, str]] = ()) -> dict[str, str]:
+    """Return an environment with a generated configuration file.
 
     A file, not `-c`: settings given with `-c` do not reach the upload-pack that a fetch from a local path starts, and
     `safe.directory` is only honoured in files.
     """
-    yield isolated_environment(str(scratch_file(render_config(extra))))
+    return isolated_environment(str(scratch_file(render_config(extra))))
 
 
 def scratch_file(text: str) -> Path:
@@ -182,13 +180,9 @@ def scratch_file(text: str) -> Path:
     return file
 
 
+@functools.cache
 def scratch_folder() -> Path:
     """Return this process's folder for files that git is given. It is removed when the process exits."""
-    return _config_folder()
-
-
-@functools.cache
-def _config_folder() -> Path:
     try:
         folder = tempfile.mkdtemp(prefix="patchctl-git-")
     except OSError as error:  # without a file name if every folder that tempfile tries is full or closed
@@ -212,13 +206,11 @@ def run_git(
     With `repo`, that folder is the repository (`--git-dir`), so that git never walks up into another one. `pass_fds`
     are inherited. Raises what `git_failure` returns on a non-zero status.
     """
-    if env is None:
-        with git_environment(config) as own:
-            return run_git(args, repo=repo, env=own, stdin=stdin, cwd=cwd, pass_fds=pass_fds)
+    own = dict(git_environment(config) if env is None else env)
     where = [] if repo is None else [f"--git-dir={repo}"]
     command = [git_executable(), *where, *args]
     done = subprocess.run(
-        command, env=dict(env), input=stdin or b"", cwd=cwd, capture_output=True, check=False, pass_fds=pass_fds
+        command, env=own, input=stdin or b"", cwd=cwd, capture_output=True, check=False, pass_fds=pass_fds
     )
     if done.returncode != 0:
         raise git_failure(args, done.returncode, done.stderr.decode("utf-8", "replace"))
@@ -251,14 +243,9 @@ def without_settings(git_dir: Path, *, file_modes: bool = True) -> str:
     return str(place)
 
 
-@contextmanager
-def foreign_environment(
-    git_dir: Path, config: Sequence[tuple[str, str]], *, file_modes: bool = True
-) -> Iterator[dict[str, str]]:
-    """Yield `git_environment`, isolated from the settings of this git directory too, which need not be ours."""
-    with git_environment(config) as env:
-        env["GIT_COMMON_DIR"] = without_settings(git_dir, file_modes=file_modes)
-        yield env
+def foreign_environment(git_dir: Path, config: Sequence[tuple[str, str]], *, file_modes: bool = True) -> dict[str, str]:
+    """Return `git_environment`, isolated from the settings of this git directory too, which need not be ours."""
+    return {**git_environment(config), "GIT_COMMON_DIR": without_settings(git_dir, file_modes=file_modes)}
 
 
 def _make(place: Path, common: Path, modes: str) -> None:

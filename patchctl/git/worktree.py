@@ -63,14 +63,14 @@ class WorkTree:
         config = (("safe.directory", str(self.folder)), ("safe.directory", str(self.git_dir)))
         where = [f"--git-dir={self.git_dir}", f"--work-tree={self.folder}"]
         cwd = self.folder if self.folder.is_dir() else None
-        with foreign_environment(self.git_dir, config, file_modes=self._file_modes) as env:
-            if index is not None:
-                env["GIT_INDEX_FILE"] = str(index)
-            try:
-                return run_git([*where, *args], env=env, stdin=stdin, cwd=cwd)
-            except (GitFailed, GitRefused) as failure:
-                failure.where = Where(str(self.git_dir))
-                raise
+        env = foreign_environment(self.git_dir, config, file_modes=self._file_modes)
+        if index is not None:
+            env["GIT_INDEX_FILE"] = str(index)
+        try:
+            return run_git([*where, *args], env=env, stdin=stdin, cwd=cwd)
+        except (GitFailed, GitRefused) as failure:
+            failure.where = Where(str(self.git_dir))
+            raise
 
     def candidates(self, commit: str) -> list[bytes]:
         """Return paths whose file or index entry may differ from `commit`, by git's stat cache.
@@ -339,15 +339,12 @@ def create_git_dir(git_dir: Path, exclude: Iterable[str], *, file_modes: bool = 
     """Create an empty git directory without the user's templates or settings."""
     git_dir.parent.mkdir(parents=True, exist_ok=True)
     run_git(["init", "-q", "--bare", "--template=", str(git_dir)])
-    run_git(["config", "--file", str(git_dir / "config"), "core.bare", "false"])
-    run_git(["config", "--file", str(git_dir / "config"), "core.autocrlf", "false"])
-    if not file_modes:
-        run_git(["config", "--file", str(git_dir / "config"), "core.fileMode", "false"])
+    for key in ("core.bare", "core.autocrlf", *(() if file_modes else ("core.fileMode",))):
+        run_git(["config", "--file", str(git_dir / "config"), key, "false"])
     info = git_dir / "info"
     info.mkdir(exist_ok=True)
     (info / "attributes").write_text(ATTRIBUTES, encoding="ascii")
     (info / "exclude").write_text("".join(f"/{path}\n" for path in exclude), encoding="utf-8")
-    (git_dir / "HEAD").write_text("ref: refs/heads/main\n", encoding="ascii")
 
 
 def add_exclude(git_dir: Path, paths: Iterable[str]) -> None:

@@ -205,13 +205,12 @@ def _ident(mail: Mail, fields: dict[str, str], notes: Notebook) -> tuple[str, st
 
 def git_ident(name: str, email: str, date: str) -> tuple[str, str, str]:
     """Name, address and date (git's seconds and zone) as a commit would have them. ValueError in git's words."""
-    with git_environment() as env:
-        own = {"GIT_AUTHOR_NAME": name, "GIT_AUTHOR_EMAIL": email, "GIT_AUTHOR_DATE": date}
-        try:
-            said = run_git(["var", "GIT_AUTHOR_IDENT"], env={**env, **own}).decode("utf-8", "replace").strip()
-        except (GitFailed, ValueError) as error:  # ValueError: a NUL, which no environment holds
-            said = error.stderr.strip().splitlines()[-1] if isinstance(error, GitFailed) else str(error)
-            raise ValueError(said.removeprefix("fatal: ")) from error
+    own = {"GIT_AUTHOR_NAME": name, "GIT_AUTHOR_EMAIL": email, "GIT_AUTHOR_DATE": date}
+    try:
+        said = run_git(["var", "GIT_AUTHOR_IDENT"], env={**git_environment(), **own}).decode("utf-8", "replace").strip()
+    except (GitFailed, ValueError) as error:  # ValueError: a NUL, which no environment holds
+        said = error.stderr.strip().splitlines()[-1] if isinstance(error, GitFailed) else str(error)
+        raise ValueError(said.removeprefix("fatal: ")) from error
     match = _IDENT.fullmatch(said)
     if match is None:
         raise ValueError(f"git makes {said!a} of it")

@@ -293,10 +293,10 @@ class _History:
         self._span = f"{old}..{new}"
 
     def _git(self, *args: str, stdin: bytes | None = None, index: Path | None = None) -> bytes:
-        with foreign_environment(self._repo, trusting(self._repo)) as env:
-            if index is not None:
-                env["GIT_INDEX_FILE"] = str(index)
-            return run_git(args, repo=self._repo, env=env, stdin=stdin)
+        env = foreign_environment(self._repo, trusting(self._repo))
+        if index is not None:
+            env["GIT_INDEX_FILE"] = str(index)
+        return run_git(args, repo=self._repo, env=env, stdin=stdin)
 
     def brought(self, diff: bytes, paths: Sequence[str]) -> str | None:
         commits = self._git("rev-list", "--reverse", "--topo-order", self._span, "--", *paths).decode().split()

@@ -184,16 +184,16 @@ class Regeneration:
 
     def _once(self, folder: Path) -> tuple[int, str]:
         assert self._how is not None
-        with git_environment((("safe.directory", str(folder)),)) as env:
-            own = {
-                **env,
-                "PYTHONPATH": str(folder),
-                "PYTHONDONTWRITEBYTECODE": "1",
-                "GIT_CEILING_DIRECTORIES": str(folder.parent),
-                "PATH": f"{Path(self._python).parent}{os.pathsep}{env.get('PATH', os.defpath)}",
-            }
-            try:
-                done = ask(["bash", self._how.script], _SECONDS, cwd=folder, env=own)
-            except (OSError, subprocess.SubprocessError) as error:
-                return 1, one_line(str(error))
+        env = git_environment((("safe.directory", str(folder)),))
+        own = {
+            **env,
+            "PYTHONPATH": str(folder),
+            "PYTHONDONTWRITEBYTECODE": "1",
+            "GIT_CEILING_DIRECTORIES": str(folder.parent),
+            "PATH": f"{Path(self._python).parent}{os.pathsep}{env.get('PATH', os.defpath)}",
+        }
+        try:
+            done = ask(["bash", self._how.script], _SECONDS, cwd=folder, env=own)
+        except (OSError, subprocess.SubprocessError) as error:
+            return 1, one_line(str(error))
         return done.returncode, one_line((done.stderr.strip() or done.stdout.strip())[-400:])

@@ -197,13 +197,13 @@ def test_a_file_that_cannot_be_read_is_left_alone(zoo: Zoo, args: tuple[str, ...
         for path in (place, *place.rglob("*")):
             os.lchown(path, 65534, 65534)
         before = dict(entries(place))
-        git_run._config_folder.cache_clear()  # that folder is root's
+        git_run.scratch_folder.cache_clear()  # that folder is root's
         os.seteuid(65534)
         try:
             ended = patchctl(made, *args, "--workspace", str(place / "ws"))
         finally:
             os.seteuid(0)
-            git_run._config_folder.cache_clear()
+            git_run.scratch_folder.cache_clear()
         assert (ended.code in (2, 5), "Traceback" in ended.said) == (True, False), ended.said
         assert "Permission denied" in ended.said and "  try: " in ended.said
         assert changed(before, dict(entries(place))) == []

@@ -186,7 +186,7 @@ for warm_up in ("status", "verify"):
     run([*options, warm_up, *workspace])
 import grp, pwd, traceback  # nobody may not read the interpreter's own modules
 import patchctl.cli.workspace_verbs, patchctl.workspace.apply, patchctl.terminal.text, patchctl.git.run, patchctl.os_errors
-patchctl.git.run._config_folder.cache_clear()  # that folder is root's
+patchctl.git.run.scratch_folder.cache_clear()  # that folder is root's
 os.setgroups([]); os.setgid({NOBODY}); os.setuid({NOBODY})
 sys.exit(run([*options, verb, *workspace]))
 """

@@ -224,7 +224,7 @@ from patchctl.__main__ import run
 for warm_up in ("status", "verify"):
     run([warm_up, *sys.argv[2:]])
 import patchctl.terminal.text, patchctl.git.run
-patchctl.git.run._config_folder.cache_clear()  # that folder is root's
+patchctl.git.run.scratch_folder.cache_clear()  # that folder is root's
 os.setgroups([]); os.setgid(65534); os.setuid(65534)
 sys.exit(run(sys.argv[1:]))
 """

@@ -235,7 +235,7 @@ ALLOWED = {
     "stack/result_cache.py:note_parsed": "an empty file, whose name is all of it",
     "git/history.py:merge_file": _SCRATCH,
     "git/run.py:scratch_file": _SCRATCH,
-    "git/run.py:_config_folder": _SCRATCH,
+    "git/run.py:scratch_folder": _SCRATCH,
     "git/run.py:_make": _SCRATCH,
     "git/worktree.py:refresh": _GIT,
     "git/worktree.py:staged_tree": "a copy of the index for one question",
