@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import difflib
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from patchctl.patch.header import Header
@@ -62,10 +61,8 @@ def mail_date(date: str) -> str:
     """Convert git's `seconds zone` to a mail date: Sat, 21 Nov 2026 00:00:00 +0000."""
     seconds, zone = date.split()
     offset = (int(zone[1:3]) * 60 + int(zone[3:5])) * 60 * (-1 if zone[0] == "-" else 1)
-    t = time.gmtime(int(seconds) + offset)
-    day = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")[t.tm_wday]
-    month = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")[t.tm_mon - 1]
-    return f"{day}, {t.tm_mday} {month} {t.tm_year:04d} {t.tm_hour:02d}:{t.tm_min:02d}:{t.tm_sec:02d} {zone}"
+    day, month, number, clock, year = time.asctime(time.gmtime(int(seconds) + offset)).split()  # in no locale
+    return f"{day}, {number} {month} {year} {clock} {zone}"
 
 
 def _mail_name(name: str) -> str:
@@ -109,7 +106,9 @@ _Code = tuple[str, int, int, int, int]
 
 def _hunks(old: list[bytes], new: list[bytes]) -> list[bytes]:
     out: list[bytes] = []
-    for group in _grouped(_slid_down(_codes(old, new), old, new)):
+    matcher = difflib.SequenceMatcher(a=b"", b=b"")
+    matcher.opcodes = _slid_down(_codes(old, new), old, new)  # type: ignore[attr-defined]  # what get_opcodes returns
+    for group in matcher.get_grouped_opcodes(CONTEXT):
         first, last = group[0], group[-1]
         out.append(b"@@ -%s +%s @@\n" % (_span(first[1], last[2]), _span(first[3], last[4])))
         for tag, i1, i2, j1, j2 in group:
@@ -157,25 +156,6 @@ def _slid_down(codes: list[_Code], old: list[bytes], new: list[bytes]) -> list[_
         out[k] = (tag, i1 + by, i2 + by, j1 + by, j2 + by)
         out[k + 1] = ("equal", after[1] + by, after[2], after[3] + by, after[4])
     return out
-
-
-def _grouped(codes: list[_Code]) -> Iterator[list[_Code]]:
-    """Group changes with CONTEXT equal lines around them; changes that share context form one hunk."""
-    group: list[_Code] = []
-    for number, (tag, i1, i2, j1, j2) in enumerate(codes):
-        if tag != "equal":
-            group.append((tag, i1, i2, j1, j2))
-            continue
-        is_last = number == len(codes) - 1
-        if group and (is_last or i2 - i1 > 2 * CONTEXT):
-            group.append((tag, i1, min(i2, i1 + CONTEXT), j1, min(j2, j1 + CONTEXT)))
-            yield group
-            group = []
-        if not is_last:
-            cut = 0 if group else max(0, i2 - i1 - CONTEXT)
-            group.append((tag, i1 + cut, i2, j1 + cut, j2))
-    if any(code[0] != "equal" for code in group):
-        yield group
 
 
 def _span(start: int, stop: int) -> bytes:
