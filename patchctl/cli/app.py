@@ -359,8 +359,9 @@ def folder_option(what: str, **more: Any) -> Decorator:
 
 
 def file_option(*names: str, metavar: str = "FILE", **more: Any) -> Decorator:
-    """An option that names a file."""
-    return click.option(*names, type=click.Path(path_type=Path, dir_okay=False), metavar=metavar, **more)
+    """An option that names a file, or where the command knows it as such, by - a stream."""
+    kind = click.Path(path_type=Path, dir_okay=False, allow_dash=True)
+    return click.option(*names, type=kind, metavar=metavar, **more)
 
 
 def optional_profile(what: str) -> Decorator:

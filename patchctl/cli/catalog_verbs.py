@@ -105,11 +105,9 @@ def show_command(app: App, target: str, diff: bool, as_json: bool) -> None:
 @click.command("report")
 @optional_profile("Only what this profile has.")
 @release_option
-@click.option(
+@file_option(
     "--out",
     "-o",
-    type=click.Path(path_type=Path, dir_okay=False, allow_dash=True),
-    metavar="FILE",
     default=Path("report.html"),
     show_default=True,
     help="Where the page is written; - is standard output.",
@@ -230,14 +228,7 @@ def requirements_command(app: App, profile: str, platform: str | None, elsewhere
     help="CycloneDX 1.6, SPDX 2.3, or of a workspace an in-toto statement of how its trees were made; JSON.",
 )
 @optional_workspace("Of what is applied there: form, trees and left-out features.")
-@click.option(
-    "--out",
-    "-o",
-    type=click.Path(path_type=Path, dir_okay=False, allow_dash=True),
-    metavar="FILE",
-    default=Path("-"),
-    help="Where it is written [default: standard output].",
-)
+@file_option("--out", "-o", default=Path("-"), help="Where it is written [default: standard output].")
 @file_option(
     "--sign", metavar="KEY", help="Sign the statement with this SSH key: FILE.sig, which `verify --statement` checks."
 )
