@@ -19,7 +19,7 @@ from typing import Any, NoReturn
 import click
 
 from patchctl import __version__, extension
-from patchctl.cli.app import App
+from patchctl.cli.app import App, flag
 from patchctl.errors import CLOSED_PIPE, INTERRUPTED, SUMMARY, Ended, MachineFailed, PatchctlError, WrongUse
 from patchctl.language import CHINESE, ENGLISH, TRANSLATED, chosen, message, recalled, translated, use
 from patchctl.terminal.progress import progress_of_run
@@ -211,7 +211,7 @@ Exit codes: {SUMMARY}.
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
     invoke_without_command=True,
 )
-@click.option("--version", is_flag=True, help="Show the versions of patchctl and of the distribution, and exit.")
+@flag("--version", "Show the versions of patchctl and of the distribution, and exit.")
 @click.option(
     "--root",
     type=click.Path(path_type=Path),

@@ -364,6 +364,11 @@ def file_option(*names: str, metavar: str = "FILE", **more: Any) -> Decorator:
     return click.option(*names, type=kind, metavar=metavar, **more)
 
 
+def flag(name: str, what: str, also: str | None = None) -> Decorator:
+    """A flag; `what` is its help."""
+    return click.option(name, *filter(None, [also]), is_flag=True, help=what)
+
+
 def optional_profile(what: str) -> Decorator:
     """--profile, which may be left out; `what` is its help."""
     return click.option("--profile", "-p", metavar="NAME", shell_complete=complete_profile, help=what)

@@ -17,6 +17,7 @@ from patchctl.cli.app import (
     complete,
     complete_upstream,
     file_option,
+    flag,
     json_option,
     optional_profile,
     optional_workspace,
@@ -81,7 +82,7 @@ def complete_feature(ctx: click.Context, param: click.Parameter, incomplete: str
 
 @click.command("show")
 @click.argument("target", metavar="FEATURE[@UPSTREAM]|PATCHFILE", shell_complete=complete_feature)
-@click.option("--diff", is_flag=True, help="Print the diff as well.")
+@flag("--diff", "Print the diff as well.")
 @json_option("patchctl.report.catalog:ShowOutput")
 @click.pass_obj
 def show_command(app: App, target: str, diff: bool, as_json: bool) -> None:
@@ -118,7 +119,7 @@ def show_command(app: App, target: str, diff: bool, as_json: bool) -> None:
     type=click.Choice(["cyclonedx", "spdx"]),
     help="Write the profile's bill of materials beside the page, as `sbom` writes it, and link it.",
 )
-@click.option("--force", is_flag=True, help="Write over a file that is no such page.")
+@flag("--force", "Write over a file that is no such page.")
 @json_option("patchctl.report.catalog:ReportOutput")
 @click.pass_obj
 def report_command(
@@ -190,7 +191,7 @@ def _refuse_others(out: Path) -> None:
 @click.command("requirements")
 @profile_option
 @click.option("--platform", type=click.Choice(PLATFORMS), help="Of which platform [default: this one].")
-@click.option("--elsewhere", is_flag=True, help="What another index than the package index has, which has no digests.")
+@flag("--elsewhere", "What another index than the package index has, which has no digests.")
 @json_option("patchctl.report.machine:RequirementsOutput")
 @click.pass_obj
 def requirements_command(app: App, profile: str, platform: str | None, elsewhere: bool, as_json: bool) -> None:

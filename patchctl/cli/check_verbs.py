@@ -16,6 +16,7 @@ import click
 from patchctl.cli.app import (
     App,
     complete_upstream,
+    flag,
     format_option,
     json_option,
     optional_workspace,
@@ -37,27 +38,22 @@ if TYPE_CHECKING:
 @click.command("verify")
 @optional_workspace("Verify the trees of this workspace on disk, instead of the distribution.")
 @source_or_bundle_options
-@click.option(
+@flag(
     "--skip-unavailable",
-    is_flag=True,
-    help="Exit 0 although a stack had no form whose source could be had, or a workspace's distribution is gone.",
+    "Exit 0 although a stack had no form whose source could be had, or a workspace's distribution is gone.",
 )
-@click.option(
-    "--proven", is_flag=True, help="Every feature must be proven on its stack by a record that holds; see `prove`."
-)
+@flag("--proven", "Every feature must be proven on its stack by a record that holds; see `prove`.")
 @click.option(
     "--record-signers",
     type=click.Path(path_type=Path),
     metavar="FILE",
     help="With --proven: each record needs a signature (evidence.json.sig) of a key that FILE allows; see `prove --sign`.",
 )
-@click.option("--alone", is_flag=True, help="Every feature has to apply on its pin with only what it requires, too.")
-@click.option("--static", is_flag=True, help="Only what needs no source: patches, names, headers, digests, pages.")
-@click.option(
-    "--lint", is_flag=True, help="Only the patch files: their rules, and how they go together. No lock, page or proof."
-)
+@flag("--alone", "Every feature has to apply on its pin with only what it requires, too.")
+@flag("--static", "Only what needs no source: patches, names, headers, digests, pages.")
+@flag("--lint", "Only the patch files: their rules, and how they go together. No lock, page or proof.")
 @statement_options
-@click.option("--quiet", "-q", is_flag=True, help="With text: print findings, and nothing else.")
+@flag("--quiet", "With text: print findings, and nothing else.", "-q")
 @verbose_option("each thing that was not checked, with every place tried")
 @format_option("patchctl.findings:VerifyOutput")
 @click.pass_obj
@@ -172,19 +168,11 @@ def _refuse_sources(sources: Sources, static: bool, proven: bool, alone: bool, l
 
 
 @click.command("lock")
-@click.option("--check", is_flag=True, help="Write nothing; exit 1 when a lock or a page would differ.")
-@click.option(
-    "--requirements", is_flag=True, help="Of what profiles run on, instead: uv resolves it with a package index."
-)
-@click.option(
-    "--pages",
-    is_flag=True,
-    help="Of pages, tables and schemas alone, which need no source; also where none are kept yet.",
-)
+@flag("--check", "Write nothing; exit 1 when a lock or a page would differ.")
+@flag("--requirements", "Of what profiles run on, instead: uv resolves it with a package index.")
+@flag("--pages", "Of pages, tables and schemas alone, which need no source; also where none are kept yet.")
 @click.option("--upstream", metavar="NAME", shell_complete=complete_upstream, help="Only the locks of this upstream.")
-@click.option(
-    "--skip-unavailable", is_flag=True, help="With --check: exit 0 although a stack had no form that could be checked."
-)
+@flag("--skip-unavailable", "With --check: exit 0 although a stack had no form that could be checked.")
 @source_options
 @json_option("patchctl.report.machine:LockOutput")
 @click.pass_obj
@@ -316,7 +304,7 @@ def _room_for_image() -> Iterator[None]:
     help="The workspace in the image [default: its PATCHCTL_WORKSPACE, else /opt/patched].",
 )
 @statement_options
-@click.option("--quiet", "-q", is_flag=True, help="With text: print findings, and nothing else.")
+@flag("--quiet", "With text: print findings, and nothing else.", "-q")
 @format_option("patchctl.findings:VerifyOutput")
 @click.pass_obj
 def image_verify(

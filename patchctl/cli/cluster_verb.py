@@ -13,6 +13,7 @@ import click
 from patchctl import extension
 from patchctl.cli.app import (
     App,
+    flag,
     format_option,
     json_option,
     of_release,
@@ -220,16 +221,10 @@ def workspace_here() -> Path:
 @cluster_command.command("apply", short_help="Put a profile's trees on every node, or on none.")
 @_options(address_option, profile_option, node_workspace_option, source_or_bundle_options, _NODES, timeout_option(3600))
 @click.option("--without", multiple=True, metavar="FEATURE[@UPSTREAM]", help="Leave a feature out. Repeatable.")
-@click.option(
-    "--skip-unavailable",
-    is_flag=True,
-    help="Go on without upstreams and patches whose source cannot be had; they are listed.",
-)
-@click.option(
-    "--skip-unreachable", is_flag=True, help="Go on without nodes that are dead or do not answer; they are listed."
-)
-@click.option("--stash", is_flag=True, help="Keep local edits on a branch of their tree instead of stopping at them.")
-@click.option("--dry-run", is_flag=True, help="Build and prove everything on every node, and write nothing.")
+@flag("--skip-unavailable", "Go on without upstreams and patches whose source cannot be had; they are listed.")
+@flag("--skip-unreachable", "Go on without nodes that are dead or do not answer; they are listed.")
+@flag("--stash", "Keep local edits on a branch of their tree instead of stopping at them.")
+@flag("--dry-run", "Build and prove everything on every node, and write nothing.")
 @json_option("patchctl.report.cluster:ClusterApplyOutput")
 @click.pass_obj
 def apply(app: App, /, **given: Any) -> int:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from patchctl.cli.app import App, format_option, json_option, print_findings, profile_option, workspace_option
+from patchctl.cli.app import App, flag, format_option, json_option, print_findings, profile_option, workspace_option
 from patchctl.cli.sources import Sources, bundle_argument, source_options, source_or_bundle_options
 from patchctl.errors import SourceUnavailable, WrongUse
 from patchctl.terminal.text import Style, visible_line
@@ -22,16 +22,8 @@ if TYPE_CHECKING:
 @click.command("fetch")
 @profile_option
 @source_or_bundle_options
-@click.option(
-    "--refresh",
-    is_flag=True,
-    help="Pass the cache by, and put what is fetched in its place; a base that proves intact stays.",
-)
-@click.option(
-    "--skip-unavailable",
-    is_flag=True,
-    help="Go on without sources that cannot be had, as long as one can be, and list them.",
-)
+@flag("--refresh", "Pass the cache by, and put what is fetched in its place; a base that proves intact stays.")
+@flag("--skip-unavailable", "Go on without sources that cannot be had, as long as one can be, and list them.")
 @json_option("patchctl.report.sources:FetchOutput")
 @click.pass_obj
 def fetch_command(
@@ -123,7 +115,7 @@ def bundle_command() -> None:
     help="Where it is written [default: PROFILE.bundle.tar].",
 )
 @source_options
-@click.option("--skip-unavailable", is_flag=True, help="Go on without sources that cannot be had, and list them.")
+@flag("--skip-unavailable", "Go on without sources that cannot be had, and list them.")
 @click.option(
     "--sign",
     type=click.Path(path_type=Path),
@@ -202,7 +194,7 @@ def bundle_verify(app: App, bundle: Bundle, as_json: bool) -> None:
 
 @bundle_command.command("show", short_help="Say what is in one.")
 @bundle_argument
-@click.option("--members", is_flag=True, help="Every file in it, with size and sha256.")
+@flag("--members", "Every file in it, with size and sha256.")
 @json_option("patchctl.report.sources:BundleOutput")
 @click.pass_obj
 def bundle_show(app: App, bundle: Bundle, members: bool, as_json: bool) -> None:
@@ -254,20 +246,10 @@ def bundle_unpack(app: App, bundle: Bundle, folder: Path, as_json: bool) -> None
 @click.command("install")
 @workspace_option
 @click.option("--python", metavar="PY", required=True, help="The interpreter of the environment, which has pip.")
-@click.option(
-    "--editable", "-e", is_flag=True, help="Lead to the trees instead of copying them: each later apply counts."
-)
-@click.option(
-    "--build-native",
-    is_flag=True,
-    help="Let upstream's builds compile their extensions with what is there: compilers, CANN, torch.",
-)
-@click.option(
-    "--no-build-isolation",
-    is_flag=True,
-    help="Run setup.py with the environment's setuptools, instead of fetching one for this run.",
-)
-@click.option("--dry-run", is_flag=True, help="Check and build everything, and install nothing.")
+@flag("--editable", "Lead to the trees instead of copying them: each later apply counts.", "-e")
+@flag("--build-native", "Let upstream's builds compile their extensions with what is there: compilers, CANN, torch.")
+@flag("--no-build-isolation", "Run setup.py with the environment's setuptools, instead of fetching one for this run.")
+@flag("--dry-run", "Check and build everything, and install nothing.")
 @format_option("patchctl.report.machine:InstallOutput")
 @click.pass_obj
 def install_command(

@@ -13,6 +13,7 @@ from patchctl.cli.app import (
     App,
     complete_upstream,
     find_stack,
+    flag,
     folder_option,
     json_option,
     note,
@@ -117,7 +118,7 @@ def edit_command(app: App, name: str, folder: Path | None, sources: Sources, as_
 @click.command("export")
 @click.argument("name", metavar="UPSTREAM[/STACK]", shell_complete=complete_upstream)
 @folder_option("The work tree of `edit` [default: edit/UPSTREAM-STACK].")
-@click.option("--check", is_flag=True, help="Write nothing; exit 1 when a file would differ. Needs no work tree.")
+@flag("--check", "Write nothing; exit 1 when a file would differ. Needs no work tree.")
 @click.option(
     "--mbox",
     type=click.Path(path_type=Path, file_okay=False),
@@ -290,8 +291,8 @@ def _mbox(app: App, stack: Stack, target: Path, options: SourceOptions, as_json:
     shell_complete=complete_upstream,
     help="Where to; a new STACK gets the pin that the patches are for [default: found by blob ids].",
 )
-@click.option("--dry-run", is_flag=True, help="Do everything but write.")
-@click.option("--repair", is_flag=True, help="Mend every kind that --repair-only names, and say so for each file.")
+@flag("--dry-run", "Do everything but write.")
+@flag("--repair", "Mend every kind that --repair-only names, and say so for each file.")
 @click.option(
     "--repair-only",
     multiple=True,
@@ -316,8 +317,8 @@ def _mbox(app: App, stack: Stack, target: Path, options: SourceOptions, as_json:
     metavar="OLD=NEW",
     help="After that, put NEW in place of the leading folder OLD; NEW . is the tree itself. Repeatable.",
 )
-@click.option("--scissors", is_flag=True, help="Drop what stands above a scissors line, as `git am --scissors`.")
-@click.option("--mboxrd", is_flag=True, help="The mbox quotes `>From ` lines, as `git am --patch-format=mboxrd`.")
+@flag("--scissors", "Drop what stands above a scissors line, as `git am --scissors`.")
+@flag("--mboxrd", "The mbox quotes `>From ` lines, as `git am --patch-format=mboxrd`.")
 @release_option
 @source_options
 @json_option("patchctl.report.stacks:ImportOutput")

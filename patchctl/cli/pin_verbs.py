@@ -15,6 +15,7 @@ from patchctl.cli.app import (
     complete_release,
     complete_upstream,
     find_stack,
+    flag,
     folder_option,
     json_option,
     release_option,
@@ -92,7 +93,7 @@ def init_command(
 )
 @click.option("--name", metavar="NAME", help="The new stack's name [default: the tag or the branch].")
 @click.option("--commit", metavar="ID", help="The commit, where no repository can be had that tells it.")
-@click.option("--dry-run", is_flag=True, help="Print the manifest instead of writing it.")
+@flag("--dry-run", "Print the manifest instead of writing it.")
 @source_options
 @json_option("patchctl.report.stacks:PinOutput")
 @click.pass_obj
@@ -142,8 +143,8 @@ def pin_command(
 
 @click.command("outdated")
 @click.argument("stacks", nargs=-1, metavar="[UPSTREAM[/STACK]]...", shell_complete=complete_upstream)
-@click.option("--no-drift", is_flag=True, help="Name what is newer, and try no patch on it: nothing is downloaded.")
-@click.option("--skip-unavailable", is_flag=True, help="End as the other upstreams do if one of them cannot be asked.")
+@flag("--no-drift", "Name what is newer, and try no patch on it: nothing is downloaded.")
+@flag("--skip-unavailable", "End as the other upstreams do if one of them cannot be asked.")
 @release_option
 @source_options
 @json_option("patchctl.report.drift:OutdatedOutput")
@@ -213,11 +214,9 @@ def _of_release(dist: Distribution) -> list[Stack]:
     metavar="[NAME]",
     help="Work on a new branch of the distribution's git and commit there, at stops and at the end [NAME: bump/NEW].",
 )
-@click.option("--dry-run", is_flag=True, help="Say what would move, and what each patch would take. Writes nothing.")
-@click.option(
-    "--skip-unavailable", is_flag=True, help="Leave an upstream as it is whose sources cannot be had, and say so."
-)
-@click.option("--no-prove", is_flag=True, help="Run no proofs at the end; may take hours otherwise.")
+@flag("--dry-run", "Say what would move, and what each patch would take. Writes nothing.")
+@flag("--skip-unavailable", "Leave an upstream as it is whose sources cannot be had, and say so.")
+@flag("--no-prove", "Run no proofs at the end; may take hours otherwise.")
 @click.option("--continue", "action", flag_value="continue", help="Go on: a patch is resolved, or the run was killed.")
 @click.option(
     "--abort",

@@ -13,6 +13,7 @@ from patchctl.cli.app import (
     complete_upstream,
     file_option,
     find_stack,
+    flag,
     json_option,
     optional_profile,
     release_option,
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 
 @click.command("prove")
 @click.argument("features", nargs=-1, metavar="[FEATURE[@UPSTREAM]]...")
-@click.option("--all", "everything", is_flag=True, help="Every feature of every stack, in the order they apply.")
+@flag("--all", "Every feature of every stack, in the order they apply.", "everything")
 @click.option(
     "--stack", "stack_name", metavar="UPSTREAM[/STACK]", shell_complete=complete_upstream, help="On this stack only."
 )
@@ -51,9 +52,9 @@ if TYPE_CHECKING:
     show_default=True,
     help="Run only the tests on both trees, or only the mutations.",
 )
-@click.option("--alone", is_flag=True, help="Each feature on trees with only what it requires; no record is written.")
-@click.option("--rerun", is_flag=True, help="Run again what the records show already.")
-@click.option("--check", is_flag=True, help="Run it again and compare with the records; none is written.")
+@flag("--alone", "Each feature on trees with only what it requires; no record is written.")
+@flag("--rerun", "Run again what the records show already.")
+@flag("--check", "Run it again and compare with the records; none is written.")
 @click.option(
     "--since", metavar="COMMIT", help="Only features whose record is another than at this commit of the distribution."
 )

@@ -14,6 +14,7 @@ from patchctl.cli.app import (
     complete_upstream,
     file_option,
     find_stack,
+    flag,
     folder_option,
     format_option,
     json_option,
@@ -43,7 +44,7 @@ if TYPE_CHECKING:
     help="Tags, branches, commits in full or versions, walked in this order; `latest` is the newest final version"
     " [default: latest]. Repeatable.",
 )
-@click.option("--matrix", is_flag=True, help="Every newer release, where --against names none.")
+@flag("--matrix", "Every newer release, where --against names none.")
 @file_option(
     "--baseline",
     help="Compare with what an earlier `drift --json` printed, and name new releases; exit code 1 when something newly"
@@ -54,15 +55,10 @@ if TYPE_CHECKING:
     "plan",
     help="Keep what was found of one stack on one revision: `rebase --plan FILE` acts on it, while it holds.",
 )
-@click.option(
-    "--prove",
-    "prove",
-    is_flag=True,
-    help="Rebase what arrives in a copy of the distribution, and run its proofs on the release; may take hours.",
+@flag(
+    "--prove", "Rebase what arrives in a copy of the distribution, and run its proofs on the release; may take hours."
 )
-@click.option(
-    "--skip-unavailable", is_flag=True, help="End as the other stacks do although the source of a stack cannot be had."
-)
+@flag("--skip-unavailable", "End as the other stacks do although the source of a stack cannot be had.")
 @optional_workspace(
     "Say what differs in the trees of this workspace from what was applied, as a diff, with whose lines they are."
 )
@@ -181,20 +177,13 @@ def _edits_of(app: App, workspace: Path, output: str) -> int:
     "--through", metavar="all|TAG,TAG...", help="Releases on the way, one after the other: all of them, or these."
 )
 @click.option("--name", "own", metavar="NAME", help="The new stack's name [default: the tag or the branch].")
-@click.option(
-    "--drop-upstreamed", is_flag=True, help="Leave a patch out of which nothing is left, and say which commit took it."
-)
+@flag("--drop-upstreamed", "Leave a patch out of which nothing is left, and say which commit took it.")
 @click.option(
     "--python",
     metavar="PYTHON",
     help="Runs upstream's script where a file is made anew [default: PATCHCTL_TORCH_PYTHON].",
 )
-@click.option(
-    "--prove",
-    "prove",
-    is_flag=True,
-    help="At the end run the proofs of the new stack's features, and end as they do; may take hours.",
-)
+@flag("--prove", "At the end run the proofs of the new stack's features, and end as they do; may take hours.")
 @click.option(
     "--continue", "action", flag_value="continue", help="Go on: the patch is resolved, or the run was killed."
 )

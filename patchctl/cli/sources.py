@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import click
 from click.core import ParameterSource
 
-from patchctl.cli.app import App, split_pair
+from patchctl.cli.app import App, flag, split_pair
 from patchctl.errors import WrongUse
 from patchctl.language import message
 from patchctl.terminal.text import redact
@@ -38,7 +38,7 @@ _PLACES = (
         help="Another git place for an upstream, asked after the cache and before all others; a URL or a local"
         " repository. Repeatable.",
     ),
-    click.option("--offline", is_flag=True, help="Use no network: cache and local mirrors only."),
+    flag("--offline", "Use no network: cache and local mirrors only."),
 )
 _BUNDLE = click.option(
     "--bundle",

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NoReturn
 import click
 
 from patchctl import __version__
-from patchctl.cli.app import App, format_option, json_option, optional_profile, print_findings, release_option
+from patchctl.cli.app import App, flag, format_option, json_option, optional_profile, print_findings, release_option
 from patchctl.cli.sources import Sources
 from patchctl.errors import BadManifest, PatchctlError, WrongUse
 from patchctl.findings import Finding, Report, Shown, looked_at
@@ -34,7 +34,7 @@ _ABOUT = re.compile(r'\A#!.*\n(?:# |""")(.*?)(?:[.:] |"""|$)', re.MULTILINE)
 @click.option(
     "--mirror", "mirrors", multiple=True, metavar="NAME=URL", help="Another git place for an upstream. Repeatable."
 )
-@click.option("--offline", is_flag=True, help="Ask nobody on the network.")
+@flag("--offline", "Ask nobody on the network.")
 @click.option(
     "--python", metavar="PY", help="The Python of training and tests [default: PATCHCTL_TORCH_PYTHON, else patchctl's]."
 )
@@ -200,8 +200,8 @@ def run_script(app: App, name: str, arguments: Sequence[str]) -> NoReturn:
 
 @click.command("use")
 @click.argument("target", metavar="[URL[@REV] | COMMIT]", required=False)
-@click.option("--list", "as_list", is_flag=True, help="List what was fetched; * marks the default.")
-@click.option("--none", "forget", is_flag=True, help="Go back to the distribution installed with patchctl.")
+@flag("--list", "List what was fetched; * marks the default.", "as_list")
+@flag("--none", "Go back to the distribution installed with patchctl.", "forget")
 @json_option("patchctl.report.sources:UseOutput")
 @click.pass_obj
 def use_command(app: App, target: str | None, as_list: bool, forget: bool, as_json: bool) -> None:

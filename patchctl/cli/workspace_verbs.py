@@ -12,6 +12,7 @@ import click
 
 from patchctl.cli.app import (
     App,
+    flag,
     json_option,
     optional_workspace,
     profile_option,
@@ -44,23 +45,21 @@ if TYPE_CHECKING:
     metavar="PY",
     help="The same for every package of the profile that this interpreter imports, wherever it finds them.",
 )
-@click.option(
+@flag(
     "--on-this-base",
-    is_flag=True,
-    help="Take a tree that is patched in place as it is, though it is not the pin's, if no patch changes a file that"
+    "Take a tree that is patched in place as it is, though it is not the pin's, if no patch changes a file that"
     " differs; status, labels and verify name the files.",
 )
 @click.option(
     "--without", "without", multiple=True, metavar="FEATURE[@UPSTREAM]", help="Leave a feature out. Repeatable."
 )
-@click.option(
+@flag(
     "--skip-unavailable",
-    is_flag=True,
-    help="Go on without upstreams and patches whose source cannot be had, as long as one upstream can be; they are listed"
+    "Go on without upstreams and patches whose source cannot be had, as long as one upstream can be; they are listed"
     " here, in the state and by verify.",
 )
-@click.option("--stash", is_flag=True, help="Keep local edits on a branch of their tree instead of stopping at them.")
-@click.option("--dry-run", is_flag=True, help="Build and prove everything, and write nothing.")
+@flag("--stash", "Keep local edits on a branch of their tree instead of stopping at them.")
+@flag("--dry-run", "Build and prove everything, and write nothing.")
 @json_option("patchctl.workspace.apply:ApplyOutput")
 @click.pass_obj
 def apply_command(
@@ -154,7 +153,7 @@ def _folders(
 
 @click.command("revert")
 @workspace_option
-@click.option("--stash", is_flag=True, help="Keep local edits on a branch of their tree instead of stopping at them.")
+@flag("--stash", "Keep local edits on a branch of their tree instead of stopping at them.")
 @json_option("patchctl.workspace.apply:RevertOutput")
 @click.pass_obj
 def revert_command(app: App, workspace: Path, stash: bool, as_json: bool) -> None:
@@ -177,7 +176,7 @@ def revert_command(app: App, workspace: Path, stash: bool, as_json: bool) -> Non
 
 @click.command("repair")
 @workspace_option
-@click.option("--dry-run", is_flag=True, help="Say what is wrong, and write nothing.")
+@flag("--dry-run", "Say what is wrong, and write nothing.")
 @json_option("patchctl.workspace.repair:RepairOutput")
 @click.pass_obj
 def repair_command(app: App, workspace: Path, dry_run: bool, as_json: bool) -> None:
@@ -207,7 +206,7 @@ def repair_command(app: App, workspace: Path, dry_run: bool, as_json: bool) -> N
 @click.command("status")
 @workspace_option
 @click.option("--python", metavar="PY", help="Also say which tree this interpreter really imports.")
-@click.option("--labels", "as_labels", is_flag=True, help="Print what it holds as labels of an image, NAME=VALUE.")
+@flag("--labels", "Print what it holds as labels of an image, NAME=VALUE.", "as_labels")
 @verbose_option("the patches of each tree, every edited file, and the places tried for sources")
 @json_option("patchctl.workspace.status:Status")
 @click.pass_obj

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import click
 from click.core import ParameterSource
 
-from patchctl.cli.app import App, format_option, print_findings, verbose_option, workspace_option
+from patchctl.cli.app import App, flag, format_option, print_findings, verbose_option, workspace_option
 from patchctl.errors import PatchctlError, WrongUse
 from patchctl.language import message, translated
 from patchctl.terminal.text import visible_line
@@ -48,10 +48,8 @@ _FOLDER = click.Path(path_type=Path, file_okay=False)
     help="Prompt and answer on average, for sequences at once [default: the recipe's mean_length].",
 )
 @click.option("--accept", multiple=True, metavar="NAME", help="Go on in spite of a finding, by its name. Repeatable.")
-@click.option(
-    "--clear-caches", is_flag=True, help="Take compile caches away that are older than CANN, after a question."
-)
-@click.option("--yes", is_flag=True, help="Clear without the question.")
+@flag("--clear-caches", "Take compile caches away that are older than CANN, after a question.")
+@flag("--yes", "Clear without the question.")
 @verbose_option("the checks that passed")
 @format_option("patchctl.training.report.preflight:PreflightOutput")
 @click.pass_obj
