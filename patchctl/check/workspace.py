@@ -31,7 +31,7 @@ from patchctl.manifest.distribution import Distribution
 from patchctl.manifest.lock import lock_file, read_lock
 from patchctl.manifest.types import Profile, Stack
 from patchctl.os_errors import is_resource_error
-from patchctl.stack.build import Built, StackBuilder
+from patchctl.stack.build import StackBuilder
 from patchctl.stack.patches import StackPatch
 from patchctl.stack.plan import load_patches
 from patchctl.terminal.progress import Progress
@@ -336,7 +336,7 @@ class _TreeCheck:
             with ObjectReader(self.tree.git_dir) as reader:
                 base_tree = commit_tree(reader, state.base_commit)
                 builder = StackBuilder(reader, state.base_commit, base_tree)
-                built: Built = builder.build(patches, [p for p in patches if p.feature in out])
+                built = builder.build(patches, [p for p in patches if p.feature in out])
         except DoesNotApply as error:
             yield from_error("wrong-tip", error, str(self.tree.folder), self.name)
             return

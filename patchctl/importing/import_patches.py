@@ -44,11 +44,11 @@ from patchctl.patch.write import render_patch
 from patchctl.scratch import scratch, sweep
 from patchctl.source.obtain import obtain, obtain_form
 from patchctl.source.types import Base, SourceOptions
-from patchctl.stack.build import Built, StackBuilder
+from patchctl.stack.build import StackBuilder
 from patchctl.stack.export import Exported, export_commits, write_stack
 from patchctl.stack.patches import StackPatch, load_patch
 from patchctl.stack.plan import build_stack, load_patches
-from patchctl.stack.result_cache import StackResult
+from patchctl.stack.result_cache import Built, StackResult
 from patchctl.terminal.progress import Progress
 
 

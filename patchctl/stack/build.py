@@ -30,7 +30,7 @@ from patchctl.patch.hunks import apply_and_tell, apply_change, hunk_position, sp
 from patchctl.patch.names import collision_key, path_text
 from patchctl.patch.parse import FileChange, Hunk
 from patchctl.stack.patches import StackPatch
-from patchctl.stack.result_cache import StackResult, StepResult, Touched
+from patchctl.stack.result_cache import Built, StepResult, Touched
 
 _MINUS, _PLUS = ord("-"), ord("+")
 _CONTEXT = 3
@@ -132,14 +132,6 @@ class Weave:
 
     def _selected(self, line: _Line) -> bool:
         return line.writer not in self._left_out and line.deleters <= self._left_out
-
-
-@dataclass(frozen=True, kw_only=True)
-class Built(StackResult):
-    """The result of the stack function. `objects` has every object that the base lacks; `tree` is the tip's."""
-
-    tree: TreeBuilder
-    objects: PackWriter
 
 
 @dataclass

@@ -10,19 +10,16 @@ import shutil
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 from patchctl import __version__
 from patchctl.atomic import make_folder
-from patchctl.git.objects import TreeEntry
-from patchctl.git.pack import ends_with_digest
+from patchctl.git.objects import TreeBuilder, TreeEntry
+from patchctl.git.pack import PackWriter, ends_with_digest
 from patchctl.manifest.typeinfo import parse
 from patchctl.manifest.types import ObjectId, Pattern
 from patchctl.source.cache import staging_in
 from patchctl.stack.patches import StackPatch
-
-if TYPE_CHECKING:
-    from patchctl.stack.build import Built
 
 # Increase this when the stack function gives other commits for the same input, or refuses more.
 ENGINE = 2
@@ -57,6 +54,14 @@ class StackResult:
     tip_tree: str
     steps: Sequence[StepResult]
     pack: Path | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Built(StackResult):
+    """The result of the stack function. `objects` has every object that the base lacks; `tree` is the tip's."""
+
+    tree: TreeBuilder
+    objects: PackWriter
 
 
 _Entry = tuple[Literal[0o100644, 0o100755, 0o120000, 0o160000], ObjectId]
