@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -47,11 +47,7 @@ class InvalidManifest(BadManifest):
         self.problems = tuple(ordered)
 
     def as_json(self) -> dict[str, object]:
-        found = [
-            {"file": p.file, "line": p.line, "column": p.column, "key": p.key, "what": p.what}
-            for p in self.problems[:SHOWN]
-        ]
-        return {**super().as_json(), "problems": found}
+        return {**super().as_json(), "problems": [asdict(p) for p in self.problems[:SHOWN]]}
 
 
 def cleaned(text: str) -> str:

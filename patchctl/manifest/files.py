@@ -17,7 +17,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 from patchctl import __version__
 from patchctl.atomic import folder_lock, replace_file
@@ -25,9 +24,18 @@ from patchctl.errors import WorkspaceBusy, WrongUse
 from patchctl.extension import registered
 from patchctl.manifest.diagnostics import InvalidManifest, Problem, quoted, shown
 from patchctl.manifest.series import MUTANTS, PROPOSED, RECORD, TESTS
-from patchctl.manifest.typeinfo import build
+from patchctl.manifest.typeinfo import parse
 from patchctl.manifest.types import ManifestContent, Practice, Profile, Release, Stack, Upstreams
 from patchctl.manifest.yamltree import MAX_BYTES, plain
+
+
+@dataclass(frozen=True)
+class _Kept:
+    upstreams: Upstreams
+    practice: Practice | None
+    stacks: list[Stack]
+    profiles: list[Profile]
+    releases: list[Release]
 
 
 def validated_before(cache_dir: Path, files: ManifestFiles) -> ManifestContent | None:
@@ -36,14 +44,19 @@ def validated_before(cache_dir: Path, files: ManifestFiles) -> ManifestContent |
         digest, _, body = _entry(cache_dir, files).read_bytes().partition(b"\n")
         if hashlib.sha256(body).hexdigest().encode() != digest:
             return None
-        return _content(json.loads(body))
-    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        kept = parse(_Kept, body)
+    except (OSError, ValueError):
         return None
+    stacks = {(s.upstream, s.name): s for s in kept.stacks}
+    profiles, releases = {p.name: p for p in kept.profiles}, {r.name: r for r in kept.releases}
+    return ManifestContent(kept.upstreams, stacks, profiles, kept.practice, releases)
 
 
 def keep_validated(cache_dir: Path, files: ManifestFiles, content: ManifestContent) -> None:
     """Cache `content` for these files. Does nothing if the cache cannot be written."""
-    body = json.dumps(_plain(content), separators=(",", ":")).encode()
+    named = ([*found.values()] for found in (content.stacks, content.profiles, content.releases))
+    kept = _Kept(content.upstreams, content.practice, *named)
+    body = json.dumps(asdict(kept), separators=(",", ":")).encode()
     data = hashlib.sha256(body).hexdigest().encode() + b"\n" + body
     with contextlib.suppress(OSError, WorkspaceBusy):
         replace_file(_entry(cache_dir, files), data)
@@ -68,26 +81,6 @@ def _key(files: ManifestFiles) -> str:
     for name, data in files.content.items():
         add(name, data)
     return total.hexdigest()
-
-
-def _plain(content: ManifestContent) -> dict[str, Any]:
-    return {
-        "upstreams": asdict(content.upstreams),
-        "stacks": [asdict(s) for s in content.stacks.values()],
-        "profiles": [asdict(p) for p in content.profiles.values()],
-        "practice": asdict(content.practice) if content.practice else None,
-        "releases": [asdict(s) for s in content.releases.values()],
-    }
-
-
-def _content(data: dict[str, Any]) -> ManifestContent:
-    stacks: list[Stack] = [build(Stack, s) for s in data["stacks"]]
-    profiles: list[Profile] = [build(Profile, p) for p in data["profiles"]]
-    upstreams: Upstreams = build(Upstreams, data["upstreams"])
-    practice: Practice | None = build(Practice, data["practice"]) if data["practice"] else None
-    releases: list[Release] = [build(Release, s) for s in data["releases"]]
-    known = {(s.upstream, s.name): s for s in stacks}
-    return ManifestContent(upstreams, known, {p.name: p for p in profiles}, practice, {s.name: s for s in releases})
 
 
 # Read elsewhere: generated files, and the requirement sets (patchctl.requirements). Extensions declare what they
