@@ -157,16 +157,16 @@ def held(locks: Iterable[Path]) -> LocalEdits:
     )
 
 
-# Files in the git directory that mark an operation in progress.
-IN_PROGRESS = (
-    "rebase-merge",
-    "rebase-apply",
-    "MERGE_HEAD",
-    "CHERRY_PICK_HEAD",
-    "REVERT_HEAD",
-    "sequencer",
-    "BISECT_LOG",
-)
+# Files in the git directory that mark an operation in progress, outermost first: a rebase stops inside its own cherry-picks.
+OPERATIONS = {
+    "rebase-merge": "rebase",
+    "rebase-apply": "rebase",
+    "MERGE_HEAD": "merge",
+    "CHERRY_PICK_HEAD": "cherry-pick",
+    "REVERT_HEAD": "revert",
+    "sequencer": "cherry-pick",
+    "BISECT_LOG": "bisect",
+}
 
 
 @dataclass(frozen=True)
@@ -179,25 +179,18 @@ class Operation:
 
 
 def find_operation(git_dir: Path) -> Operation | None:
-    """Return the operation in progress, outermost first: a rebase stops inside its own cherry-picks."""
-    for mark, verb in (
-        ("rebase-merge", "rebase"),
-        ("rebase-apply", "am" if (git_dir / "rebase-apply" / "applying").exists() else "rebase"),
-        ("MERGE_HEAD", "merge"),
-        ("CHERRY_PICK_HEAD", "cherry-pick"),
-        ("REVERT_HEAD", "revert"),
-        ("sequencer", _sequence(git_dir)),
-    ):
-        if (git_dir / mark).exists():
-            name = message("an am") if verb == "am" else message("a {verb}", verb=verb)
-            return Operation(name, _commands(verb), git_dir / mark)
-    if (git_dir / "BISECT_LOG").exists():
-        return Operation(message("a {verb}", verb="bisect"), "`git bisect reset`", git_dir / "BISECT_LOG")
+    """Return the operation in progress."""
+    for mark, verb in OPERATIONS.items():
+        if not (git_dir / mark).exists():
+            continue
+        if mark == "sequencer":
+            verb = _sequence(git_dir)
+        if mark == "rebase-apply" and (git_dir / mark / "applying").exists():
+            verb = "am"
+        name = message("an am") if verb == "am" else message("a {verb}", verb=verb)
+        way_out = message("`git {verb} --continue`, or `git {verb} --abort`", verb=verb)
+        return Operation(name, "`git bisect reset`" if verb == "bisect" else way_out, git_dir / mark)
     return None
-
-
-def _commands(verb: str) -> str:
-    return message("`git {verb} --continue`, or `git {verb} --abort`", verb=verb)
 
 
 def _sequence(git_dir: Path) -> str:

@@ -84,7 +84,7 @@ def _fill(folder: Path, stack: Stack, base: Base, result: StackResult, digest: s
     make_object_store(folder / ".git", base, result, [g.path for g in stack.generated])
     _take_over(settings_of / ".git", folder / ".git", [g.path for g in stack.generated])
     tree = tree_of(folder)
-    tree.carry_out(tree.plan(Move(None, result.tip_commit)))
+    tree.carry_out(tree.steps(tree.sides(Move(None, result.tip_commit))))
     tree.place_generated({g.path: g.content.encode() for g in stack.generated})
     work = tree.work
     work.write_index(result.tip_commit)

@@ -201,7 +201,7 @@ def _plan(workspace: Path, change: TreeChange, verified: VerifiedMove) -> Steps:
     steps = tree.steps(verified.sides, verified.contents)
     edited = tree.edited_generated(change.generated, change.known)
     if any(path not in steps.sides.kept for path in edited):
-        tree.refuse(edited)
+        raise tree.refusal(edited)
     return steps
 
 

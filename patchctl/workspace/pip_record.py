@@ -32,7 +32,7 @@ def write_record(tree: Tree, base: str, commit: str, generated: Iterable[str]) -
     files = TreeFiles(tree.folder)
     files.clean(path)
     if files.digest(path) != hashlib.sha256(data).hexdigest():
-        files.rewrite(path, TreeEntry(REGULAR, ""), data)
+        files.write(path, TreeEntry(REGULAR, ""), data, keep_mode=True)
 
 
 def expected_record(tree: Tree, base: str, commit: str, generated: Iterable[str]) -> bytes:

@@ -98,7 +98,9 @@ def repair(workspace: Path, cache: Path) -> Repair:
         repair_marker(workspace).touch()
         backup = Backup(workspace)
         if {problem.kind for problem in found} == {"lock"}:
-            done = _move_locks(workspace, trees, backup)
+            done: tuple[RepairedTree, ...] = ()  # the trees stay applied
+            for target, lock in ((t, lock) for t in trees for lock in locks(t.tree(workspace))):
+                backup.take(lock, f"{target.name}.git", lock.name)
         else:
             done = _to_base(workspace, last, trees, backup, cache)
         repair_marker(workspace).unlink()
@@ -141,14 +143,6 @@ def _check_no_git(target: RepairTarget, workspace: Path) -> None:
         if place == inside or place.startswith(f"{inside}/") or f"--git-dir={tree.git_dir}".encode() in command:
             what = f"a git is at work in {tree.name} (process {process.name})"
             raise LocalEdits(what, [str(tree.folder)], hint="wait for it to end, or end it, then repair")
-
-
-def _move_locks(workspace: Path, trees: Sequence[RepairTarget], backup: Backup) -> tuple[RepairedTree, ...]:
-    """If stale locks are the only problem, move them and leave the trees applied."""
-    for target in trees:
-        for lock in locks(target.tree(workspace)):
-            backup.take(lock, f"{target.name}.git", lock.name)
-    return ()
 
 
 def _to_base(

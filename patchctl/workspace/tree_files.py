@@ -89,10 +89,6 @@ class TreeFiles:
             folders[:] = [f for f in folders if at or f != b".git"]
             yield from (at + name for name in (*files, *(f for f in folders if os.path.islink(top + b"/" + f))))
 
-    def write(self, path: bytes, entry: TreeEntry, data: bytes) -> None:
-        """Put a file there, in place of whatever file is there now, with the mode that `entry` says."""
-        self._write(path, entry, data, keep_mode=False)
-
     def create(self, path: bytes, entry: TreeEntry, data: bytes) -> None:
         """Put a file where there is none, in a folder that is nobody else's yet: what is left half-written goes with the folder."""
         self._make_parents(path)
@@ -108,17 +104,15 @@ class TreeFiles:
         """The folder has been renamed to this."""
         self.folder = os.fsencode(folder)
 
-    def rewrite(self, path: bytes, entry: TreeEntry, data: bytes) -> None:
-        """`write`, and the file keeps every bit of the mode that it has now."""
-        self._write(path, entry, data, keep_mode=True)
-
-    def _write(self, path: bytes, entry: TreeEntry, data: bytes, *, keep_mode: bool) -> None:
+    def write(self, path: bytes, entry: TreeEntry, data: bytes, *, keep_mode: bool = False) -> None:
+        """Put a file there, in place of whatever file is there now, with the mode that `entry` says; with `keep_mode` it keeps every bit
+        of the mode that it has now."""
         self._make_parents(path)
         full, temporary = self._full(path), self._temporary(path)
         if entry.mode == GITLINK:
             os.makedirs(full, exist_ok=True)
             return
-        before = _there(full)
+        before = self._status(path)
         try:
             if entry.mode == SYMLINK:
                 self.clean(path)
@@ -268,13 +262,6 @@ def bytecode_of(stem: bytes, name: bytes) -> bool:
     """Whether a file of `__pycache__` is what a Python compiled of the module whose name, with the dot, is `stem`:
     hello.cpython-311.opt-1.pyc; hello.pyc is not, no Python reads it there."""
     return name.startswith(stem) and name.endswith(b".pyc") and len(name) > len(stem) + len(b".pyc")
-
-
-def _there(full: bytes) -> os.stat_result | None:
-    try:
-        return os.lstat(full)
-    except FileNotFoundError:
-        return None
 
 
 def _content(full: bytes, size: int) -> bytes:

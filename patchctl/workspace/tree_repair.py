@@ -19,7 +19,7 @@ from patchctl.atomic import replace_file
 from patchctl.doc import Doc
 from patchctl.errors import BadManifest, BrokenRepository, PatchctlError, SourceMismatch
 from patchctl.git.catfile import ObjectReader
-from patchctl.git.locks import IN_PROGRESS
+from patchctl.git.locks import OPERATIONS
 from patchctl.git.objects import GITLINK, Files, TreeEntry
 from patchctl.git.pack import bring_pack
 from patchctl.git.run import GitFailed, run_git
@@ -334,7 +334,7 @@ class TreeRepair:
     def _keep_work(self, tracked: Files) -> None:
         """Put commits that only HEAD references, and staged content, on branches; back up the files of an operation in progress."""
         tree, ours = self.tree, {self.target.base, *self.target.others}
-        for name in IN_PROGRESS:
+        for name in OPERATIONS:
             if os.path.lexists(tree.git_dir / name):
                 self.backup.take(tree.git_dir / name, f"{tree.name}.git", name)
         if tree.kind != "managed":
@@ -446,11 +446,8 @@ class TreeRepair:
             self.backup.take(place, self.tree.name, *os.fsdecode(path).split("/"))
 
     def _same(self, have: TreeEntry | None, wanted: TreeEntry | None) -> bool:
-        if have is None or wanted is None:
-            return have is wanted or (wanted is None and have is not None and have.mode == GITLINK)
-        if wanted.mode == GITLINK:
-            return have.mode == GITLINK
-        return have.id == wanted.id and (have.mode == wanted.mode or self.tree.kind == "into")
+        is_folder = wanted is None and have is not None and have.mode == GITLINK
+        return is_folder or self.tree.exactly(have, wanted)
 
 
 class Backup:

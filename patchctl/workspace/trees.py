@@ -175,15 +175,11 @@ class Tree:
         rest = sides.after.keys() - sides.paths
         return sorted({*self.obstacles(sides), *self.differing(sides.after, rest)})
 
-    def plan(self, move: Move) -> Steps:
-        """What is left to do for `move`. Raises LocalEdits at an obstacle. Writes nothing."""
-        return self.steps(self.sides(move))
-
     def steps(self, sides: Sides, contents: Mapping[str, bytes] | None = None) -> Steps:
-        """`plan` for a move whose files are known."""
+        """What is left to do for a move. Raises LocalEdits at an obstacle. Writes nothing."""
         todo, obstacles = self._compare(sides)
         if obstacles:
-            self.refuse(obstacles)
+            raise self.refusal(obstacles)
         return Steps(sides, tuple(todo), contents or {})
 
     def links(self, paths: Iterable[bytes]) -> list[bytes]:
@@ -194,12 +190,8 @@ class Tree:
         """Whether anything exists at this path."""
         return TreeFiles(self.folder).digest(path) is not None
 
-    def refuse(self, edited: Iterable[bytes]) -> None:
-        """Raise LocalEdits for these paths."""
-        raise self.refusal(edited)
-
     def refusal(self, edited: Iterable[bytes]) -> LocalEdits:
-        """What `refuse` raises."""
+        """The error to raise for these paths."""
         return LocalEdits(
             message("files of {name} were changed and are in the way", name=self.name),
             self.shown(edited),
@@ -214,12 +206,12 @@ class Tree:
         obstacles: set[bytes] = set()
         for path in sorted(sides.paths):
             have, wanted = files.entry(path), sides.after.get(path)
-            if self._exactly(have, wanted) or _is_folder_of(path, have, sides):
+            if self.exactly(have, wanted) or _is_folder_of(path, have, sides):
                 continue
             foreign: set[bytes] = set()
             if have is None and wanted is not None:
                 foreign = {p for p in files.not_folders(path) if p not in ours}
-            known = any(self._exactly(have, side.get(path)) for side in (sides.before, sides.kept))
+            known = any(self.exactly(have, side.get(path)) for side in (sides.before, sides.kept))
             if not known and have is not None and have.mode == GITLINK and wanted is not None:
                 foreign = {p for p in files.below(path) if p not in ours}  # a folder that becomes a file
                 known = True
@@ -229,7 +221,8 @@ class Tree:
                 obstacles |= foreign or {path}
         return todo, sorted(obstacles)
 
-    def _exactly(self, have: TreeEntry | None, wanted: TreeEntry | None) -> bool:
+    def exactly(self, have: TreeEntry | None, wanted: TreeEntry | None) -> bool:
+        """Whether a file is the wanted one; in place, its mode may be another."""
         if have is None or wanted is None:
             return have is None and wanted is None
         if wanted.mode == GITLINK:
@@ -237,7 +230,7 @@ class Tree:
         return have.id == wanted.id and (have.mode == wanted.mode or self.kind == "into")
 
     def carry_out(self, steps: Steps) -> TreeFiles:
-        """Write and remove what `plan` found; returns what knows the files that were written."""
+        """Write and remove what `steps` found; returns what knows the files that were written."""
         if steps.written is not None:
             return steps.written
         files, after = TreeFiles(self.folder), steps.sides.after
@@ -263,10 +256,8 @@ class Tree:
 
     def _put(self, files: TreeFiles, path: bytes, sides: Sides, data: bytes) -> None:
         before, after = sides.before.get(path), sides.after[path]
-        if self.kind == "into" and before is not None and before.mode == after.mode:
-            files.rewrite(path, after, data)  # images and wheels have modes of their own: they stay
-        else:
-            files.write(path, after, data)
+        stays = self.kind == "into" and before is not None and before.mode == after.mode
+        files.write(path, after, data, keep_mode=stays)  # images and wheels have modes of their own: they stay
 
     def keep_on_branch(self, commit: str, paths: Iterable[bytes]) -> tuple[str, str]:
         """Commit `commit` with these paths as they are on disk to a new branch; returns its name and the tree id.

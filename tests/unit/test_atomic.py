@@ -274,7 +274,7 @@ ALLOWED = {
     "image/image_archive.py:_put": "into a temporary folder",
     "image/image_archive.py:_merge": "the same",
     "workspace/edit.py:make_edit_tree": "the rename of such a folder",
-    "workspace/tree_files.py:_write": "the files of a tree, each by rename; by the journal a run after a kill writes them again",
+    "workspace/tree_files.py:write": "the files of a tree, each by rename; by the journal a run after a kill writes them again",
     "workspace/tree_files.py:_new": "the same",
     "workspace/journal.py:place_repositories": "the rename of a folder that was prepared",
     "workspace/workspace_lock.py:_let_go": "the rename of a folder",
