@@ -86,22 +86,12 @@ def apply_and_tell(change: FileChange, before: bytes, name: str) -> tuple[bytes,
 
 
 def _locate(before: bytes, old: bytes, at: int, skip: int) -> int:
-    """Return the offset of the line `skip` lines after the one at `at` if `old` is there, else -1.
-
-    bytes.find hits it at once unless the context repeats; a hit counts only on exactly that line. Otherwise lines are
-    counted.
-    """
-    reach = at + len(old) + 256 * skip
-    start = before.find(old, at, reach) if old and skip else at
-    if start > at and (before[start - 1] != 0x0A or before.count(b"\n", at, start) != skip):
-        start = -1
-    if start < 0 or (start == at and skip):
-        start = at
-        for _ in range(skip):
-            start = before.find(b"\n", start) + 1
-            if not start:
-                return -1
-    return start if before.startswith(old, start) else -1
+    """Return the offset of the line `skip` lines after the one at `at` if `old` is there, else -1."""
+    for _ in range(skip):
+        at = before.find(b"\n", at) + 1
+        if not at:
+            return -1
+    return at if before.startswith(old, at) else -1
 
 
 def _check_ends(change: FileChange, hunk: Hunk, before: bytes, end: int, name: str) -> None:
