@@ -116,18 +116,15 @@ def _keepable(file: bytes) -> bool:
     return stat.S_ISLNK(mode) or (stat.S_ISREG(mode) and os.access(file, os.R_OK, effective_ids=True))
 
 
-# Up to here, the contents of a tree that were read to be hashed are also written from memory; others are read again.
-_KEPT_BYTES = 4 << 20
 _UNWRITABLE = message("nothing was changed: apply or revert again when it can be written")
 
 
 @dataclass(frozen=True)
 class VerifiedMove:
-    """The files of a move whose objects are all in the tree's repository, and contents that it will write, by object id;
-    `written` knows the files of a new tree, which wait in a folder of their own."""
+    """The files of a move whose objects are all in the tree's repository; `written` knows the files of a new tree, which wait in a
+    folder of their own."""
 
     sides: Sides
-    contents: Mapping[str, bytes]
     written: TreeFiles | None = None
 
 
@@ -146,8 +143,6 @@ def verify_objects(
     `whole`, every blob of this commit. `git_dir` is the repository while it is being made. With `written`, the files of a new tree
     are written there as they are read, so that they are read once. Raises BrokenRepository, GitKilled.
     """
-    contents: dict[str, bytes] = {}
-    room = _KEPT_BYTES
     with ObjectReader(git_dir or tree.git_dir, tree.name, afresh=True) as reader:
         partly = base is not None and not whole and tree.kind == "managed"
         sides = sides_of(reader, move, whole=not partly)
@@ -169,14 +164,11 @@ def verify_objects(
             if written is not None:
                 for path in coming.get(oid, ()):
                     written.create(path, sides.after[path], data)
-            elif oid in coming and len(data) <= room:
-                contents[oid] = data
-                room -= len(data)
     if written is not None:
         for path, entry in sides.after.items():
             if entry.mode == GITLINK:
                 written.create(path, entry, b"")
-    return VerifiedMove(sides, contents, written)
+    return VerifiedMove(sides, written)
 
 
 def _places(sides: Sides) -> dict[str, list[bytes]]:

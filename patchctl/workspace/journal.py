@@ -198,7 +198,7 @@ def _plan(workspace: Path, change: TreeChange, verified: VerifiedMove) -> Steps:
     if verified.written is not None and not new_tree(workspace, change.name).exists():
         verified.written.move_to(tree.folder)
         return Steps(verified.sides, (), written=verified.written)
-    steps = tree.steps(verified.sides, verified.contents)
+    steps = tree.steps(verified.sides)
     edited = tree.edited_generated(change.generated, change.known)
     if any(path not in steps.sides.kept for path in edited):
         raise tree.refusal(edited)

@@ -11,7 +11,7 @@ import hashlib
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
@@ -56,12 +56,10 @@ class Sides:
 
 @dataclass(frozen=True)
 class Steps:
-    """A pending checkout: the move, the paths still to write, and blobs already in memory, by id; `written` knows the files
-    of a new tree, which are all there."""
+    """A pending checkout: the move and the paths still to write; `written` knows the files of a new tree, which are all there."""
 
     sides: Sides
     todo: tuple[bytes, ...]
-    contents: Mapping[str, bytes] = field(default_factory=dict)
     written: TreeFiles | None = None
 
 
@@ -175,12 +173,12 @@ class Tree:
         rest = sides.after.keys() - sides.paths
         return sorted({*self.obstacles(sides), *self.differing(sides.after, rest)})
 
-    def steps(self, sides: Sides, contents: Mapping[str, bytes] | None = None) -> Steps:
+    def steps(self, sides: Sides) -> Steps:
         """What is left to do for a move. Raises LocalEdits at an obstacle. Writes nothing."""
         todo, obstacles = self._compare(sides)
         if obstacles:
             raise self.refusal(obstacles)
-        return Steps(sides, tuple(todo), contents or {})
+        return Steps(sides, tuple(todo))
 
     def links(self, paths: Iterable[bytes]) -> list[bytes]:
         """Those of `paths` that are symbolic links."""
@@ -241,14 +239,9 @@ class Tree:
             if path not in after:
                 files.remove(path)
         present = [p for p in steps.todo if p in after]
-        absent = [p for p in present if after[p].id not in steps.contents]
-        for path in present:
-            if after[path].id in steps.contents:
-                self._put(files, path, steps.sides, steps.contents[after[path].id])
-        if absent:
-            with ObjectReader(self.git_dir, self.name) as reader:
-                for path, data in reader.blobs(after, absent):
-                    self._put(files, path, steps.sides, data)
+        with ObjectReader(self.git_dir, self.name) as reader:
+            for path, data in reader.blobs(after, present):
+                self._put(files, path, steps.sides, data)
         for path in present:
             if after[path].mode == GITLINK:
                 files.write(path, after[path], b"")
