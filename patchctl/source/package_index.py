@@ -85,16 +85,13 @@ def download(
     """
     config = config or machine_config()
     mismatches: list[Tried] = []
-    with _client(config) as client:
-        for source, kind in _places(config):
-            with _plain_errors(source, tried):
-                if _is_dead(source, config, tried):
-                    continue
-                for candidate in _candidates(client, source, kind, distribution, sdist, tried):
-                    with _plain_errors(candidate.url, tried):
-                        found = _take(client, candidate, distribution, sdist, folder, progress, mismatches)
-                        if found is not None:
-                            return found
+    for client, source, kind in _living(config, tried):
+        with _plain_errors(source, tried):
+            for candidate in _candidates(client, source, kind, distribution, sdist, tried):
+                with _plain_errors(candidate.url, tried):
+                    found = _take(client, candidate, distribution, sdist, folder, progress, mismatches)
+                    if found is not None:
+                        return found
     if not config.index_urls and not config.find_links:
         tried.append(Tried(message("package index"), message("pip's configuration has none (no-index)")))
     if mismatches:
@@ -121,18 +118,14 @@ def offers(distribution: str, sdist: Sdist, tried: list[Tried], config: IndexCon
     """
     config = config or machine_config()
     found: list[str] = []
-    with _client(config) as client:
-        for source, kind in _places(config):
-            with _plain_errors(source, tried):
-                if _is_dead(source, config, tried):
-                    continue
-                candidates = _candidates(client, source, kind, distribution, sdist, tried)
-                if any(c.sha256 in (None, sdist.sha256) for c in candidates):
-                    found.append(redact(source))
-                elif candidates:
-                    tried.append(
-                        Tried(redact(source), message("the index states sha256 {digest}", digest=candidates[0].sha256))
-                    )
+    for client, source, kind in _living(config, tried):
+        with _plain_errors(source, tried):
+            candidates = _candidates(client, source, kind, distribution, sdist, tried)
+            if any(c.sha256 in (None, sdist.sha256) for c in candidates):
+                found.append(redact(source))
+            elif candidates:
+                states = message("the index states sha256 {digest}", digest=candidates[0].sha256)
+                tried.append(Tried(redact(source), states))
     return found
 
 
@@ -145,16 +138,13 @@ def find_digest(
     `tried`.
     """
     config = machine_config()
-    with _client(config) as client:
-        for source, kind in _places(config):
-            with _plain_errors(source, tried):
-                if _is_dead(source, config, tried):
-                    continue
-                for candidate in _candidates(client, source, kind, distribution, Sdist(version, ""), tried):
-                    if candidate.sha256 is None:
-                        label = f"{distribution} {version}: {candidate.page}"
-                        return _new_digest(client, candidate, folder, label, progress), candidate.shown
-                    return candidate.sha256, candidate.shown
+    for client, source, kind in _living(config, tried):
+        with _plain_errors(source, tried):
+            for candidate in _candidates(client, source, kind, distribution, Sdist(version, ""), tried):
+                if candidate.sha256 is None:
+                    label = f"{distribution} {version}: {candidate.page}"
+                    return _new_digest(client, candidate, folder, label, progress), candidate.shown
+                return candidate.sha256, candidate.shown
     if not config.index_urls and not config.find_links:
         tried.append(Tried(message("package index"), message("pip's configuration has none (no-index)")))
     return None
@@ -172,9 +162,15 @@ def _new_digest(client: Any, candidate: _Candidate, folder: Path, label: str, pr
         raise
 
 
-def _places(config: IndexConfig) -> list[tuple[str, str]]:
-    """Return the places where pip would look, in order, each as "index" or "links" (a page or folder)."""
-    return [*((url, "index") for url in config.index_urls), *((place, "links") for place in config.find_links)]
+def _living(config: IndexConfig, tried: list[Tried]) -> Iterator[tuple[Any, str, str]]:
+    """Yield the places where pip would look that answer, in order, each as "index" or "links" (a page or folder), and who asks them."""
+    with _client(config) as client:
+        for source, kind in [*((u, "index") for u in config.index_urls), *((p, "links") for p in config.find_links)]:
+            is_dead = True
+            with _plain_errors(source, tried):
+                is_dead = _is_dead(source, config, tried)
+            if not is_dead:
+                yield client, source, kind
 
 
 def _client(config: IndexConfig) -> Any:
@@ -299,12 +295,10 @@ def versions(distribution: str, tried: list[Tried], config: IndexConfig | None =
     """
     config = config or machine_config()
     found: dict[str, Offered] = {}
-    with _client(config) as client:
-        for source, kind in _places(config):
-            with _plain_errors(source, tried):
-                if not _is_dead(source, config, tried):
-                    for one in _offered(client, source, kind, distribution, tried):
-                        found.setdefault(one.sdist.version, one)
+    for client, source, kind in _living(config, tried):
+        with _plain_errors(source, tried):
+            for one in _offered(client, source, kind, distribution, tried):
+                found.setdefault(one.sdist.version, one)
     return list(found.values())
 
 
