@@ -115,13 +115,17 @@ def target_files(planned: PlannedStack) -> tuple[Files, Files]:
     with ObjectReader(planned.base.repo) as reader:
         base = reader.files(planned.base.tree)
     after = dict(base)
-    for step in planned.result.steps:
-        for change in step.touched:
-            if change.after is None:
-                after.pop(change.path, None)
-            else:
-                after[change.path] = change.after
+    for path, (_, entry) in _ends(planned).items():
+        after.pop(path, None)
+        after |= {path: entry} if entry is not None else {}
     return base, after
+
+
+def _ends(planned: PlannedStack) -> dict[bytes, tuple[TreeEntry | None, TreeEntry | None]]:
+    """Each file that the stack touches, before its first patch and after its last."""
+    touched = [one for step in planned.result.steps for one in step.touched]
+    first = {one.path: one.before for one in reversed(touched)}
+    return {one.path: (first[one.path], one.after) for one in touched}
 
 
 def touched_sides(part: TreePart, tree: Tree) -> Sides | None:
@@ -136,14 +140,8 @@ def touched_sides(part: TreePart, tree: Tree) -> Sides | None:
             return None
         found = reader.changes(commit_tree(reader, change.source), part.planned.base.tree)
     before, after = dict(found.before), dict(found.after)
-    original: dict[bytes, TreeEntry | None] = {}
-    last: dict[bytes, TreeEntry | None] = {}
-    for step in part.planned.result.steps:
-        for one in step.touched:
-            original.setdefault(one.path, one.before)
-            last[one.path] = one.after
-    for path, entry in last.items():
-        if path not in found.before and path not in found.after and (was := original[path]) is not None:
+    for path, (was, entry) in _ends(part.planned).items():
+        if path not in found.before and path not in found.after and was is not None:
             before[path] = was
         after.pop(path, None)
         if entry is not None:
@@ -174,10 +172,7 @@ def edits_of(part: TreePart, tree: Tree, sides: Sides) -> list[bytes]:
 
 def _deleted_by(planned: PlannedStack) -> set[bytes]:
     """Paths of the base that the stack deletes. A file there is the user's: no commit has it, and git calls it untracked."""
-    touched = [one for step in planned.result.steps for one in step.touched]
-    first = {one.path: one.before for one in reversed(touched)}
-    last = {one.path: one.after for one in touched}
-    return {path for path, after in last.items() if after is None and first[path] is not None}
+    return {path for path, (was, now) in _ends(planned).items() if was is not None and now is None}
 
 
 def _check_pin(part: TreePart, tree: Tree, sides: Sides) -> None:
