@@ -12,7 +12,7 @@ import yaml
 
 from patchctl.__main__ import compose
 from patchctl.manifest.distribution import Distribution
-from patchctl.training.recipes.conditions import is_of
+from patchctl.training.recipes.conditions import version_of, within
 
 REPO = Path(__file__).resolve().parents[2]
 
@@ -100,7 +100,7 @@ def _releases() -> dict[str, OfRelease]:
     dist, found = Distribution.load(REPO), {}
     for release in dist.releases.values():
         verl = dist.stack("verl", release.stacks["verl"])
-        (of,) = (of for limits, of in _OF_VERL.items() if is_of(verl, limits))
+        (of,) = (of for limits, of in _OF_VERL.items() if within(version_of(verl), limits))
         found[release.name] = replace(of, name=release.name, known_stops=_KNOWN.get(release.name, {}))
     return found
 
