@@ -183,7 +183,7 @@ class App:
         if self.root is not None:
             from patchctl.manifest.distribution import find_root
 
-            with suppress(WrongUse):
+            with suppress(WrongUse, OSError):  # a folder above may be closed to this user
                 around = find_root(None, Path.cwd())
         apart = self.root is not None and self.root.resolve() != around
         name_root(shlex.quote(visible_line(str(self.root))) if apart else "")

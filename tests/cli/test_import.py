@@ -657,7 +657,7 @@ def test_of_two_pins_with_the_same_files_the_one_that_a_mail_names_is_the_base(
     (tmp_path / "b.patch").write_bytes(repo.mail())
     assert bring.json(tmp_path / "a.patch", "--dry-run")["stack"] == "v2"
     said = bring(tmp_path / "b.patch", "--stack", "zoo/mine", code=4)
-    assert "`patchctl pin zoo REVISION --name NAME`" in said
+    assert f"`patchctl --root {made.root} pin zoo REVISION --name NAME`" in said
 
 
 def test_what_does_not_say_where_it_belongs(bring: Import, repo: Repository, tmp_path: Path) -> None:

@@ -39,8 +39,8 @@ BIG = ("preflight", "-p", "qwen3-235b", "-r", "grpo", "--release", oldest())  # 
 
 def real(tmp_path: Path, *args: str, env: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
     """The tool on this repository's own recipes."""
-    home = tmp_path / "home"
-    return run_patchctl(f"--root={REPO}", f"--cache={tmp_path / 'cache'}", *args, home=home, env=env)
+    own = {"PATCHCTL_ROOT": str(REPO), **(env or {})}
+    return run_patchctl(f"--cache={tmp_path / 'cache'}", *args, home=tmp_path / "home", env=own)
 
 
 def found_by_name(done: subprocess.CompletedProcess[str], code: int) -> dict[str, list[dict[str, Any]]]:
