@@ -179,14 +179,16 @@ class App:
 
     def show_root(self) -> None:
         """Have the commands that are shown name --root, where they would take another distribution without it."""
-        around = None
+        named = ""
         if self.root is not None:
             from patchctl.manifest.distribution import find_root
 
+            around = None
             with suppress(WrongUse, OSError):  # a folder above may be closed to this user
                 around = find_root(None, Path.cwd())
-        apart = self.root is not None and self.root.resolve() != around
-        name_root(shlex.quote(visible_line(str(self.root))) if apart else "")
+            if self.root.resolve() != around:
+                named = shlex.quote(visible_line(str(self.root)))
+        name_root(named)
 
     def apart(self, root: Path | None) -> Path | None:
         """This distribution where a run that names none would take another one, or has none; else None."""

@@ -117,7 +117,8 @@ def target_files(planned: PlannedStack) -> tuple[Files, Files]:
     after = dict(base)
     for path, (_, entry) in _ends(planned).items():
         after.pop(path, None)
-        after |= {path: entry} if entry is not None else {}
+        if entry is not None:
+            after[path] = entry
     return base, after
 
 
