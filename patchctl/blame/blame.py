@@ -38,7 +38,7 @@ from patchctl.source.upstream_releases import RevisionTree, UpstreamReleases
 from patchctl.stack.patches import StackPatch
 from patchctl.stack.plan import load_patches
 from patchctl.stack.tree_lists import KnownTree, known_trees
-from patchctl.terminal.progress import SilentProgress
+from patchctl.terminal.progress import Progress
 from patchctl.workspace.state import TreeState, WorkspaceState, load_state
 from patchctl.workspace.trees import Tree
 
@@ -420,7 +420,7 @@ class Blame:
 
     def _versions_now(self, tree: KnownTree, path: bytes) -> tuple[bytes | None, bytes | None] | None:
         upstream = self._dist.upstream(tree.upstream)
-        places = UpstreamReleases(tree.stack, upstream, self._options, SilentProgress(), frozenset())
+        places = UpstreamReleases(tree.stack, upstream, self._options, Progress(), frozenset())
         try:
             base = places.base()
             with ObjectReader(base.repo) as reader:

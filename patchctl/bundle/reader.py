@@ -48,7 +48,7 @@ from patchctl.errors import NotTrusted, PatchctlError, SourceMismatch, WrongUse
 from patchctl.language import joined, message
 from patchctl.os_errors import error_type, os_reason
 from patchctl.source import cache
-from patchctl.terminal.progress import Progress, SilentProgress
+from patchctl.terminal.progress import Progress
 from patchctl.terminal.text import visible_line
 
 _CHUNK = 1 << 20
@@ -112,7 +112,7 @@ def open_bundle(
         raise WrongUse(
             message("{sha256} is not a sha256", sha256=repr(sha256)), hint=message("a sha256 has 64 hexadecimal digits")
         )
-    progress = progress or SilentProgress()
+    progress = progress or Progress()
     with opened(path) as (file, size):
         progress.start(message("checking {name}", name=path.name), size)
         try:

@@ -250,7 +250,7 @@ def cli(ctx: click.Context, version: bool, root: Path | None, cache: Path | None
             "PATCHCTL_SET is called PATCHCTL_RELEASE now", hint="unset PATCHCTL_SET, and export PATCHCTL_RELEASE"
         )
     ctx.obj = App(root, cache, color, os.environ.get("PATCHCTL_RELEASE") or None, shown, ctx.invoked_subcommand)
-    ctx.obj.show_root()
+    ctx.obj.show_root(root)
     if version:
         from patchctl.cli.tool_verbs import version_lines
 

@@ -18,7 +18,7 @@ import click
 
 from patchctl.errors import WrongUse
 from patchctl.language import message, translated
-from patchctl.terminal.progress import Progress, SilentProgress
+from patchctl.terminal.progress import Progress
 from patchctl.terminal.text import (
     COLOR,
     Style,
@@ -177,27 +177,18 @@ class App:
         made_of = Path(state.root) if state is not None and os.path.isfile(Path(state.root) / MARKER) else None
         return made_of if found is None or (made_of is not None and self._is_of_a_bundle(made_of)) else found
 
-    def show_root(self) -> None:
-        """Have the commands that are shown name --root, where they would take another distribution without it."""
+    def show_root(self, root: Path | None) -> None:
+        """Have the commands that are shown name this distribution, where without --root they would take another one, or none."""
         named = ""
-        if self.root is not None:
+        if root is not None:
             from patchctl.manifest.distribution import find_root
 
             around = None
             with suppress(WrongUse, OSError):  # a folder above may be closed to this user
                 around = find_root(None, Path.cwd())
-            if self.root.resolve() != around:
-                named = shlex.quote(visible_line(str(self.root)))
+            if around is None or root.resolve() != around.resolve():
+                named = shlex.quote(visible_line(str(root)))
         name_root(named)
-
-    def apart(self, root: Path | None) -> Path | None:
-        """This distribution where a run that names none would take another one, or has none; else None."""
-        from patchctl.manifest.distribution import find_root
-
-        try:
-            return None if find_root(self.named_root, Path.cwd()) == root else root
-        except WrongUse:
-            return root
 
     def _is_of_a_bundle(self, root: Path) -> bool:
         """Whether this distribution is one that a bundle was unpacked to."""
@@ -243,7 +234,7 @@ class App:
         return bundle
 
     def progress(self, as_json: bool) -> Progress:
-        return SilentProgress() if as_json or self.shown is None else self.shown
+        return Progress() if as_json or self.shown is None else self.shown
 
     def rest(self) -> None:
         """Take away what progress has drawn: something is printed."""

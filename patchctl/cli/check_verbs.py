@@ -106,6 +106,7 @@ def verify_command(
 
         root = workspace.absolute()
         made_of = app.root_of(root)
+        app.show_root(made_of)
         dist = Distribution.load(made_of) if made_of else None
         report = verify_workspace(root, dist, app.progress(output == "json"))
         if statement:

@@ -281,6 +281,7 @@ def install_command(
     root = app.root_of(workspace)
     if root is None:
         raise WrongUse("the distribution that the workspace was made from is not there", hint="name it with --root DIR")
+    app.show_root(root)
     options = InstallOptions(interpreter(python), editable, build_native, not no_build_isolation, dry_run)
     found = install(workspace, Distribution.load(root, app.cache_folder), options, app.progress(output == "json"))
     data = InstallOutput(workspace, options, found)

@@ -241,12 +241,8 @@ def status_command(app: App, workspace: Path, python: str | None, as_labels: boo
     status = read_status(workspace, dist, python)
     if as_labels and dist is not None:
         status = replace(status, labels=labels(status, dist))
-    app.emit(
-        "status",
-        status,
-        lambda style: status_text(status, style, python, verbose=verbose, root=app.apart(root)),
-        as_json,
-    )
+    app.show_root(root)
+    app.emit("status", status, lambda style: status_text(status, style, python, verbose=verbose), as_json)
     return DONE if status.clean else FINDINGS
 
 

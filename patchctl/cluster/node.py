@@ -40,7 +40,7 @@ from patchctl.manifest.files import distribution_digest
 from patchctl.manifest.lock import lock_digest
 from patchctl.manifest.typeinfo import build
 from patchctl.os_errors import user_error_or_none
-from patchctl.terminal.progress import SilentProgress
+from patchctl.terminal.progress import Progress
 from patchctl.terminal.text import one_line, redact_text, visible_line
 from patchctl.workspace.imports import find_imports
 from patchctl.workspace.state import TreeState, load_state
@@ -177,7 +177,7 @@ def _held(facts: NodeFacts, request: Request, dist: Distribution, views: dict[st
     read = time.monotonic()
     report = Report([*_from(status)])
     if request.verb == "verify":
-        report = verify_workspace(workspace, dist, SilentProgress())
+        report = verify_workspace(workspace, dist, Progress())
     root, profile = Path(state.root), dist.held(state.profile, state.release)
     try:
         own_digest = distribution_digest(root) if (root / MARKER).is_file() else None
@@ -301,7 +301,7 @@ def _applied(facts: NodeFacts, request: Request, dist: Distribution, workspace: 
         dist,
         select(dist, chosen, options.without),
         _sources(request, place),
-        SilentProgress(),
+        Progress(),
         without=options.without,
         skip_unavailable=options.skip_unavailable,
         current=current_state(workspace, dist, {}),

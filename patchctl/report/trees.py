@@ -159,9 +159,7 @@ def _unlocked(differing: int) -> str:
     return message("on another base: {count} files not the pin's", count=differing)
 
 
-def status_text(
-    status: Status, style: Style, python: str | None, *, verbose: bool, root: Path | None = None
-) -> Iterator[str]:
+def status_text(status: Status, style: Style, python: str | None, *, verbose: bool) -> Iterator[str]:
     """Yield what a workspace holds: trees that are not as they should be first, a few of the files edited in each, and with
     `verbose` all of them, the patches, and where sources that could not be had were looked for."""
     if status.labels is not None:
@@ -188,11 +186,11 @@ def status_text(
     tried = {s.upstream: s.tried if verbose else () for s in status.skipped}
     skipped = [(name, [(_recalled(place), _recalled(why)) for place, why in places]) for name, places in tried.items()]
     yield from _skipped(skipped, style)
-    if todo := _next(status, python, root):
+    if todo := _next(status, python):
         yield translated(message("next: {command}", command=todo))
 
 
-def _next(status: Status, python: str | None, root: Path | None) -> str | None:
+def _next(status: Status, python: str | None) -> str | None:
     """The command that tells more of edits, or mends the rest; None where nothing has to be done."""
     place = ["--workspace", status.workspace]
     if any(tree.uninstalled for tree in status.trees):
@@ -207,8 +205,7 @@ def _next(status: Status, python: str | None, root: Path | None) -> str | None:
         words = ["apply", "--profile", status.profile or "NAME", *place]
         words += ["--release", status.release] if status.release else []
         words += [f"--without={feature}" for feature in status.without]
-    named = ["--root", str(root)] if root and words[0] == "apply" else []
-    return visible_line(shlex.join(["patchctl", *named, *words]))
+    return visible_line(shlex.join(["patchctl", *words]))
 
 
 def _recalled(text: str) -> str:

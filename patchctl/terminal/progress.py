@@ -27,7 +27,8 @@ _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
 class Progress:
-    """Progress of one operation at a time: `start`, any number of `advance` and `note`, `finish`. Amounts are bytes. Shows nothing itself."""
+    """Progress of one operation at a time: `start`, any number of `advance` and `note`, `finish`. Amounts are bytes. Shows
+    nothing itself, which is for `--json` and where another process reports."""
 
     def of(self, whole: str) -> None:
         """Name the whole run (its verb), shown while no operation is named."""
@@ -46,10 +47,6 @@ class Progress:
 
     def rest(self) -> None:
         """Stop showing progress until there is news, since someone else writes to the terminal."""
-
-
-class SilentProgress(Progress):
-    """For `--json`, and where another process reports."""
 
 
 class _Shown(Progress):
@@ -184,7 +181,7 @@ class PlainProgress(_Shown):
 def progress_of_run(*, silent: bool) -> Iterator[Progress]:
     """Yield the progress of a run, which shows something at least every `SILENCE` seconds."""
     if silent or os.environ.get(OFF):
-        yield SilentProgress()
+        yield Progress()
         return
     shown, over = progress_for(), threading.Event()
 

@@ -39,7 +39,7 @@ from patchctl.stack.export import Exported, compare_stack, export_commits, remov
 from patchctl.stack.patches import StackPatch, load_patch
 from patchctl.stack.plan import build_stack, load_patches, missing_files
 from patchctl.stack.result_cache import StackResult
-from patchctl.terminal.progress import Progress, SilentProgress
+from patchctl.terminal.progress import Progress
 from patchctl.terminal.text import patch_count
 from patchctl.workspace.checks import edits_in, marks_in, refuse_operation
 from patchctl.workspace.tree_files import TreeFiles
@@ -477,5 +477,5 @@ def _build(
     options: SourceOptions,
     left_out: Sequence[StackPatch] = (),
 ) -> tuple[Base, StackResult]:
-    base = obtain(dist.upstream(stack.upstream), stack, options, SilentProgress())
+    base = obtain(dist.upstream(stack.upstream), stack, options, Progress())
     return base, build_stack(base, patches, left_out, options.cache)

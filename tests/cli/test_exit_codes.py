@@ -21,7 +21,7 @@ from on_disk import Workspace, command, copy_of, environment
 from patchctl import cli, errors
 from patchctl.cli import verbs
 from patchctl.errors import PatchctlError
-from patchctl.terminal.progress import SilentProgress
+from patchctl.terminal.progress import Progress
 
 
 @pytest.mark.parametrize("verb", ["", *verbs()])
@@ -46,9 +46,9 @@ def test_help_shows_no_progress_on_a_slow_machine(
     asked: list[bool] = []
 
     @contextmanager
-    def progress(*, silent: bool) -> Iterator[SilentProgress]:
+    def progress(*, silent: bool) -> Iterator[Progress]:
         asked.append(silent)
-        yield SilentProgress()
+        yield Progress()
 
     monkeypatch.setattr(cli, "progress_of_run", progress)
     cli.run(args)

@@ -18,7 +18,7 @@ from patchctl.importing.import_patches import import_series
 from patchctl.importing.types import Options
 from patchctl.manifest.distribution import Distribution
 from patchctl.source.types import SourceOptions
-from patchctl.terminal.progress import SilentProgress
+from patchctl.terminal.progress import Progress
 
 pytestmark = pytest.mark.heavy("thousands of patches beside git")
 
@@ -104,7 +104,7 @@ def test_no_damaged_mail_gives_another_tree_than_git_am(made: Made, repo: Reposi
         rng = random.Random(seed)
         file.write_bytes(damaged(rng, rng.choice(forms)))
         try:
-            ours = import_series(dist, [file], "zoo/v1", options, places, SilentProgress(), dry_run=True).tip_tree
+            ours = import_series(dist, [file], "zoo/v1", options, places, Progress(), dry_run=True).tip_tree
         except PatchctlError as error:
             assert error.code in (2, 4), (seed, error)
             counts["refused"] += 1

@@ -325,7 +325,7 @@ def test_an_archive_that_finds_no_room_is_not_left_out(made: Made, monkeypatch: 
     from patchctl.errors import MachineFailed
     from patchctl.source import package_index
     from patchctl.source.places import IndexConfig
-    from patchctl.terminal.progress import SilentProgress
+    from patchctl.terminal.progress import Progress
 
     archive(made, "1.1rc2", {"README.md": "again\n"})
     full = made.root.parent / "full"
@@ -335,7 +335,7 @@ def test_an_archive_that_finds_no_room_is_not_left_out(made: Made, monkeypatch: 
         package_index, "machine_config", lambda: IndexConfig(index_urls=(), find_links=(str(made.index),))
     )
     with pytest.raises(MachineFailed, match="No space left"):
-        package_index.find_digest("greeter", "1.1rc2", full, SilentProgress(), [])
+        package_index.find_digest("greeter", "1.1rc2", full, Progress(), [])
 
 
 @pytest.mark.heavy("killed at every operation")

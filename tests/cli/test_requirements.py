@@ -29,7 +29,7 @@ from patchctl.requirements.lockfile import Inputs, inputs_of, read_lock
 from patchctl.requirements.relock import NoSolution, resolve_inputs
 from patchctl.requirements.sets import read_set
 from patchctl.source.types import SourceOptions
-from patchctl.terminal.progress import SilentProgress
+from patchctl.terminal.progress import Progress
 
 LOCK = f"manifests/requirements/{NAME}/x86_64.txt"
 
@@ -94,7 +94,7 @@ def with_an_extra(folder: Path, runtime: str) -> Made:
     write_locks(made.root, {**VERSIONS, "iniconfig": runtime})
     dist = Distribution.load(made.root)
     named = read_set(dist, NAME)
-    found = collect(dist, named, [], SourceOptions(cache=made.cache), SilentProgress())
+    found = collect(dist, named, [], SourceOptions(cache=made.cache), Progress())
     (named.folder / FILE).write_text(render(found))
     return made
 

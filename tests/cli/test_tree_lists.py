@@ -27,7 +27,7 @@ from patchctl.stack.tree_lists import (
     tree_list_file,
     update_tree_list,
 )
-from patchctl.terminal.progress import SilentProgress
+from patchctl.terminal.progress import Progress
 
 ROOT = Path(__file__).resolve().parents[2]
 HEAD = b"# u s: git commit " + b"1" * 40 + b"\n"
@@ -92,7 +92,7 @@ def made(tmp_path: Path) -> tuple[Distribution, Base]:
     dist = Distribution.load(made.root)
     stack = dist.stack("greeter", "v1")
     options = SourceOptions(cache=made.cache)
-    return dist, obtain_form("git", dist.upstream("greeter"), stack, options, SilentProgress())
+    return dist, obtain_form("git", dist.upstream("greeter"), stack, options, Progress())
 
 
 def test_the_list_is_written_once_and_then_checked(made: tuple[Distribution, Base]) -> None:
@@ -140,7 +140,7 @@ def test_each_source_that_can_be_had_agrees_with_its_list(tmp_path: Path, upstre
         pytest.skip(f"no source distribution is pinned for {upstream} {name}")
     options = SourceOptions(cache=tmp_path if mirrors else cache_root(), mirrors=mirrors)
     try:
-        base = obtain_form(form, dist.upstream(upstream), stack, options, SilentProgress())
+        base = obtain_form(form, dist.upstream(upstream), stack, options, Progress())
     except SourceUnavailable as failure:
         pytest.skip(f"{upstream} {name} from {form}: {'; '.join(one.reason for one in failure.tried)}")
     assert check_tree_list(ROOT, stack, base) is None

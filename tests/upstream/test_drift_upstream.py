@@ -27,7 +27,7 @@ from patchctl.source.types import SourceOptions
 from patchctl.source.upstream_releases import UpstreamRelease, UpstreamReleases
 from patchctl.stack.build import StackBuilder
 from patchctl.stack.plan import load_patches
-from patchctl.terminal.progress import SilentProgress
+from patchctl.terminal.progress import Progress
 
 MIRRORS, TORCH_PYTHON = os.environ.get("PATCHCTL_MIRRORS"), os.environ.get("PATCHCTL_TORCH_PYTHON")
 RELEASES = [
@@ -63,7 +63,7 @@ def options(tmp_path: Path, upstream: str) -> SourceOptions:
 
 
 def drifted(dist: Distribution, upstream: str, release: str, tmp_path: Path) -> ReleaseDrift:
-    drifting = Drifting(dist, options(tmp_path, upstream), SilentProgress())
+    drifting = Drifting(dist, options(tmp_path, upstream), Progress())
     (row,) = drifting.stack(stack_of(dist, upstream), [release]).releases
     return row
 
@@ -110,9 +110,7 @@ def packed(scratch: Path, dist: Distribution, stack: Stack, base: UpstreamReleas
 def test_verdicts_are_those_of_git_merge_tree(dist: Distribution, upstream: str, release: str, tmp_path: Path) -> None:
     stack = stack_of(dist, upstream)
     row = drifted(dist, upstream, release, tmp_path)
-    base = UpstreamReleases(
-        stack, dist.upstream(upstream), options(tmp_path, upstream), SilentProgress(), frozenset()
-    ).base()
+    base = UpstreamReleases(stack, dist.upstream(upstream), options(tmp_path, upstream), Progress(), frozenset()).base()
     scratch = tmp_path / "scratch"
     scratch.mkdir()
     merging = Merging(scratch, mirror(upstream))
@@ -159,7 +157,7 @@ def test_a_function_that_a_carried_file_calls_lost_a_parameter(dist: Distributio
 def test_a_function_that_a_file_carried_elsewhere_calls_lost_a_parameter(dist: Distribution, tmp_path: Path) -> None:
     """A file of verl's calls Megatron-LM; what the other stacks call is not looked at where no place has them."""
     mirrors = {upstream: [str(mirror(upstream))] for upstream in ("megatron-lm", "verl")}
-    drifting = Drifting(dist, SourceOptions(cache=tmp_path / "cache", mirrors=mirrors, offline=True), SilentProgress())
+    drifting = Drifting(dist, SourceOptions(cache=tmp_path / "cache", mirrors=mirrors, offline=True), Progress())
     found = drifting.stack(dist.stack("megatron-lm", "core_v0.12.1"), ["core_v0.16.0", "core_v0.17.0rc0"])
     before, after = ({n.name: n for c in r.callers for n in c.names} for r in found.releases)
     name = "megatron.core.dist_checkpointing.serialization.load_sharded_metadata"
@@ -173,7 +171,7 @@ def test_a_function_that_a_file_carried_elsewhere_calls_lost_a_parameter(dist: D
 
 
 def test_what_upstream_took_and_wrote_anew(dist: Distribution, tmp_path: Path) -> None:
-    drifting = Drifting(dist, options(tmp_path, "vllm-ascend"), SilentProgress())
+    drifting = Drifting(dist, options(tmp_path, "vllm-ascend"), Progress())
     found = drifting.stack(stack_of(dist, "vllm-ascend"), ["v0.15.0rc1", "v0.19.1rc1", "v0.20.2rc1"])
     rows = [next(p for p in r.patches if p.feature == "npugraph_ex_static_kernel") for r in found.releases]
     assert [(p.state, p.taken) for p in rows] == [(UPSTREAM, None), (UPSTREAM, None), ("conflict", "v0.15.0rc1")]

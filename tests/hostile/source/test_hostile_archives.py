@@ -20,7 +20,7 @@ from patchctl.source.archive import read_archive
 from patchctl.source.obtain import obtain_form
 from patchctl.source.places import IndexConfig
 from patchctl.source.types import ArchiveLimits, SourceOptions
-from patchctl.terminal.progress import SilentProgress
+from patchctl.terminal.progress import Progress
 
 pytestmark = pytest.mark.family("Archives")
 
@@ -376,5 +376,5 @@ def test_a_pinned_hostile_archive_never_reaches_the_cache(
     monkeypatch.setattr("patchctl.source.package_index.machine_config", lambda: IndexConfig((index.simple,)))
     stack = demo_stack(sdist=Sdist(version="1.0", sha256=sha256(raw.getvalue())))
     with pytest.raises(SourceMismatch, match=r"demo-1\.0/link: a symbolic link"):
-        obtain_form("sdist", demo_upstream(sdist="demo"), stack, options, SilentProgress())
+        obtain_form("sdist", demo_upstream(sdist="demo"), stack, options, Progress())
     assert not (options.cache / "sdist").exists() and not (tmp_path / "pwned").exists()

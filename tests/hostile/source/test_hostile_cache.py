@@ -19,7 +19,7 @@ from patchctl.source.intact import check_base
 from patchctl.source.obtain import obtain
 from patchctl.source.places import IndexConfig
 from patchctl.source.types import Base, SourceOptions
-from patchctl.terminal.progress import SilentProgress
+from patchctl.terminal.progress import Progress
 
 pytestmark = pytest.mark.family("State")
 
@@ -38,7 +38,7 @@ def base(
     monkeypatch.setattr("patchctl.source.package_index.machine_config", lambda: IndexConfig((index.simple,)))
     stack = demo_stack(repo.commit, repo.tree, Sdist(version="1.0", sha256=sha256(ARCHIVE)))
     wanted = replace(options, source=request.param, mirrors={"demo": [str(repo.path)]})
-    made = obtain(demo_upstream(sdist="demo"), stack, wanted, SilentProgress())
+    made = obtain(demo_upstream(sdist="demo"), stack, wanted, Progress())
     check_base(made)
     return made
 

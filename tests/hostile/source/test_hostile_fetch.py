@@ -19,7 +19,7 @@ from patchctl.git import run as git_run
 from patchctl.source.intact import check_base
 from patchctl.source.obtain import obtain
 from patchctl.source.types import Base, SourceOptions
-from patchctl.terminal.progress import SilentProgress
+from patchctl.terminal.progress import Progress
 
 pytestmark = pytest.mark.family("Fetch")
 
@@ -30,7 +30,7 @@ Get = Callable[..., Base]
 def get(repo: Repo, options: SourceOptions) -> Get:
     def fetch(*mirrors: str, commit: str = repo.commit) -> Base:
         mirrored = replace(options, source="git", mirrors={"demo": list(mirrors)})
-        return obtain(demo_upstream(), demo_stack(commit), mirrored, SilentProgress())
+        return obtain(demo_upstream(), demo_stack(commit), mirrored, Progress())
 
     return fetch
 

@@ -14,7 +14,7 @@ from patchctl.errors import SourceMismatch, Tried
 from patchctl.manifest.types import Sdist
 from patchctl.source.package_index import download
 from patchctl.source.places import IndexConfig
-from patchctl.terminal.progress import SilentProgress
+from patchctl.terminal.progress import Progress
 
 pytestmark = pytest.mark.family("Fetch")
 
@@ -66,7 +66,7 @@ def reasons(index: IndexServer, tmp_path: Path) -> list[Tried]:
     tried: list[Tried] = []
     into = tmp_path / "into"
     into.mkdir()
-    assert download("demo", SDIST, into, SilentProgress(), tried, IndexConfig((index.simple,))) is None
+    assert download("demo", SDIST, into, Progress(), tried, IndexConfig((index.simple,))) is None
     assert list(into.glob("*.zip")) == []
     return tried
 

@@ -14,7 +14,7 @@ from patchctl.git.run import GitFailed
 from patchctl.source.cache import new_repository
 from patchctl.source.obtain import obtain_form
 from patchctl.source.types import Base, SourceOptions
-from patchctl.terminal.progress import SilentProgress
+from patchctl.terminal.progress import Progress
 
 # Across the 65,535 bytes that a stored block holds at most, and at its edges.
 SIZES = (0, 1, 65_535, 65_536, 131_070, 300_001)
@@ -33,7 +33,7 @@ def base(tmp_path: Path, options: SourceOptions) -> Base:
     git(repo.path, "update-index", "--add", "--cacheinfo", f"160000,{'1' * 40},third_party/sub")
     git(repo.path, "commit", "--quiet", "-m", "links")
     stack = demo_stack(git(repo.path, "rev-parse", "HEAD"), git(repo.path, "rev-parse", "HEAD^{tree}"))
-    return obtain_form("git", demo_upstream((repo.path.as_uri(),)), stack, options, SilentProgress())
+    return obtain_form("git", demo_upstream((repo.path.as_uri(),)), stack, options, Progress())
 
 
 def test_what_goes_in_comes_out(base: Base, tmp_path: Path) -> None:

@@ -32,7 +32,7 @@ from patchctl.source.intact import check_base
 from patchctl.source.obtain import obtain
 from patchctl.source.places import IndexConfig
 from patchctl.source.types import Base, SourceOptions
-from patchctl.terminal.progress import SilentProgress
+from patchctl.terminal.progress import Progress
 
 ARCHIVE = tar_gz(sdist_members())
 PINNED = Sdist(version="1.0", sha256=sha256(ARCHIVE))
@@ -40,7 +40,7 @@ FETCH = """
 import sys
 from pathlib import Path
 from patchctl.manifest.types import Pin, Sdist, Stack, Upstream
-from patchctl.terminal.progress import SilentProgress
+from patchctl.terminal.progress import Progress
 from patchctl.source.obtain import obtain
 from patchctl.source.types import SourceOptions
 cache, mirror, commit, sha256 = sys.argv[1:]
@@ -49,7 +49,7 @@ stack = Stack(schema=1, upstream="demo", name="v1", pin=pin)
 upstream = Upstream(summary="", license="MIT", sdist="demo")
 options = SourceOptions(cache=Path(cache), source="git" if mirror else "sdist", mirrors={"demo": [mirror]} if mirror else {})
 print("ready", flush=True)
-print(obtain(upstream, stack, options, SilentProgress()).commit, flush=True)
+print(obtain(upstream, stack, options, Progress()).commit, flush=True)
 """
 
 
@@ -92,7 +92,7 @@ def test_a_git_fetch_that_is_killed_at_any_time_leaves_nothing_half(big: Repo, o
         process.wait()
         whole += check_all(cache)
         again = replace(options, cache=cache, mirrors={"demo": [str(big.path)]})
-        base = obtain(demo_upstream(), demo_stack(big.commit, big.tree), again, SilentProgress())
+        base = obtain(demo_upstream(), demo_stack(big.commit, big.tree), again, Progress())
         assert check_base(base) == 151
     assert whole < 8  # some were killed before the end, or this test shows nothing
 
@@ -120,7 +120,7 @@ def test_a_download_that_is_killed_leaves_nothing(
     assert entries(options.cache) == [] and not (options.cache / "sdist").exists()
     index.answers["/files/demo-1.0.tar.gz"] = whole
     monkeypatch.setattr("patchctl.source.package_index.machine_config", lambda: IndexConfig((index.simple,)))
-    base = obtain(demo_upstream(sdist="demo"), demo_stack(sdist=PINNED), options, SilentProgress())
+    base = obtain(demo_upstream(sdist="demo"), demo_stack(sdist=PINNED), options, Progress())
     check_base(base)
 
 
@@ -128,7 +128,7 @@ def test_several_runs_may_fetch_the_same_at_once(big: Repo, options: SourceOptio
     mirrored = replace(options, mirrors={"demo": [str(big.path)]})
 
     def fetch(_: int) -> Base:
-        return obtain(demo_upstream(), demo_stack(big.commit, big.tree), mirrored, SilentProgress())
+        return obtain(demo_upstream(), demo_stack(big.commit, big.tree), mirrored, Progress())
 
     with ThreadPoolExecutor(6) as pool:
         bases = list(pool.map(fetch, range(6)))
@@ -183,12 +183,12 @@ def test_a_cache_that_cannot_be_written_is_named(tmp_path: Path, where: str) -> 
 )
 def test_a_damaged_record_is_a_mismatch_and_not_a_crash(repo: Repo, options: SourceOptions, text: str) -> None:
     mirrored = replace(options, mirrors={"demo": [str(repo.path)]})
-    base = obtain(demo_upstream(), demo_stack(repo.commit), mirrored, SilentProgress())
+    base = obtain(demo_upstream(), demo_stack(repo.commit), mirrored, Progress())
     (base.repo / "patchctl.json").write_text(text)
     with pytest.raises(SourceMismatch, match="record"):
-        obtain(demo_upstream(), demo_stack(repo.commit), mirrored, SilentProgress())
+        obtain(demo_upstream(), demo_stack(repo.commit), mirrored, Progress())
     (base.repo / "patchctl.json").unlink()
     with pytest.raises(SourceMismatch, match="record"):
-        obtain(demo_upstream(), demo_stack(repo.commit), mirrored, SilentProgress())
-    again = obtain(demo_upstream(), demo_stack(repo.commit), replace(mirrored, refresh=True), SilentProgress())
+        obtain(demo_upstream(), demo_stack(repo.commit), mirrored, Progress())
+    again = obtain(demo_upstream(), demo_stack(repo.commit), replace(mirrored, refresh=True), Progress())
     assert check_base(again) == 3

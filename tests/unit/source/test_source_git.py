@@ -21,13 +21,13 @@ from patchctl.source.cache import entries
 from patchctl.source.intact import check_base
 from patchctl.source.obtain import obtain, obtain_form
 from patchctl.source.types import Base, SourceOptions
-from patchctl.terminal.progress import SilentProgress
+from patchctl.terminal.progress import Progress
 
 
 def get(repo: Repo, options: SourceOptions, *, tree: str | None = None, address: str | None = None) -> Base:
     mirrored = replace(options, mirrors={"demo": [address or str(repo.path)]})
     stack = demo_stack(repo.commit, repo.tree if tree is None else tree)
-    return obtain_form("git", demo_upstream(), stack, mirrored, SilentProgress())
+    return obtain_form("git", demo_upstream(), stack, mirrored, Progress())
 
 
 def bare(repo: Repo, where: Path) -> Path:
@@ -83,7 +83,7 @@ def test_a_second_run_takes_the_cache_and_asks_nobody(repo: Repo, options: Sourc
 def test_offline_asks_no_host_and_names_what_is_missing(options: SourceOptions) -> None:
     upstream, stack = demo_upstream(("https://patchctl.invalid/x.git",)), demo_stack("1" * 40)
     with pytest.raises(SourceUnavailable, match="offline") as caught:
-        obtain(upstream, stack, replace(options, offline=True), SilentProgress())
+        obtain(upstream, stack, replace(options, offline=True), Progress())
     assert caught.value.code == 3
     assert not (options.cache / "git").exists()
 
@@ -103,7 +103,7 @@ def test_places_are_tried_in_order_and_each_is_named_with_its_reason(
     stack = demo_stack("1" * 40)
     upstream = demo_upstream(("https://me:secret@patchctl.invalid/x.git",))
     with pytest.raises(SourceUnavailable) as caught:
-        obtain(upstream, stack, replace(options, mirrors={"demo": places}), SilentProgress())
+        obtain(upstream, stack, replace(options, mirrors={"demo": places}), Progress())
     shown = str(caught.value)
     assert [t.place for t in caught.value.tried] == [
         f"cache {options.cache}",
@@ -121,7 +121,7 @@ def test_a_mirror_that_has_it_is_used_though_an_earlier_one_has_not(
     repo: Repo, options: SourceOptions, tmp_path: Path
 ) -> None:
     mirrored = replace(options, mirrors={"demo": [str(tmp_path / "nowhere"), str(repo.path)]})
-    base = obtain(demo_upstream(), demo_stack(repo.commit), mirrored, SilentProgress())
+    base = obtain(demo_upstream(), demo_stack(repo.commit), mirrored, Progress())
     assert base.origin == str(repo.path)
 
 
@@ -250,7 +250,7 @@ def test_five_upstreams_do_not_each_wait_for_a_dead_host(
         began = time.monotonic()
         for _ in range(5):
             with pytest.raises(SourceUnavailable, match="cannot be reached"):
-                obtain(upstream, demo_stack(), options, SilentProgress())
+                obtain(upstream, demo_stack(), options, Progress())
         assert time.monotonic() - began < 4  # one wait, not five
         for filler in fillers:
             filler.close()
@@ -301,7 +301,7 @@ def test_refresh_mends_every_file(repo: Repo, options: SourceOptions, name: str)
 
 
 def test_progress_tells_bytes(options: SourceOptions, tmp_path: Path) -> None:
-    class Recorder(SilentProgress):
+    class Recorder(Progress):
         bytes = 0
         notes: list[str] = []  # noqa: RUF012
 

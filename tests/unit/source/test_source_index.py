@@ -20,7 +20,7 @@ from patchctl.manifest.types import Sdist
 from patchctl.source.package_index import download
 from patchctl.source.places import IndexConfig
 from patchctl.source.types import Download
-from patchctl.terminal.progress import SilentProgress
+from patchctl.terminal.progress import Progress
 
 GOOD = tar_gz(sdist_members())
 OTHER = tar_gz({**sdist_members(), "demo-1.0/evil.py": b"evil\n"})
@@ -30,7 +30,7 @@ PINNED = Sdist(version="1.0", sha256=sha256(GOOD))
 def get(tmp_path: Path, config: IndexConfig, tried: list[Tried] | None = None) -> Download | None:
     folder = tmp_path / "into"
     folder.mkdir(exist_ok=True)
-    return download("demo", PINNED, folder, SilentProgress(), [] if tried is None else tried, config)
+    return download("demo", PINNED, folder, Progress(), [] if tried is None else tried, config)
 
 
 @pytest.mark.parametrize("told", [None, PINNED.sha256])
@@ -295,7 +295,7 @@ def test_the_index_of_this_process_s_pip_is_asked(
     folder = tmp_path / "into"
     folder.mkdir()
     tried: list[Tried] = []
-    got = download("demo", PINNED, folder, SilentProgress(), tried)
+    got = download("demo", PINNED, folder, Progress(), tried)
     assert got is not None and got.origin.startswith(index.url)
     assert [t.place for t in tried] == [f"{tmp_path.as_uri()}/a", f"{tmp_path.as_uri()}/b"]
     assert "pip" not in sys.modules

@@ -13,7 +13,7 @@ from patchctl.terminal.progress import (
     OFF,
     LineProgress,
     PlainProgress,
-    SilentProgress,
+    Progress,
     progress_for,
     progress_of_run,
     size_text,
@@ -125,10 +125,10 @@ def test_a_stream_that_nobody_reads_stops_nothing() -> None:
 
 def test_json_and_the_variable_keep_it_silent(monkeypatch: pytest.MonkeyPatch) -> None:
     with progress_of_run(silent=True) as shown:
-        assert isinstance(shown, SilentProgress)
+        assert isinstance(shown, Progress)
     monkeypatch.setenv(OFF, "1")
     with progress_of_run(silent=False) as shown:
-        assert isinstance(shown, SilentProgress)
+        assert isinstance(shown, Progress)
 
 
 def test_sizes_read_well() -> None:

@@ -23,7 +23,7 @@ from patchctl.source.cache import cache_root, kept_archive
 from patchctl.source.intact import check_base
 from patchctl.source.obtain import obtain_form
 from patchctl.source.types import Base, SourceOptions
-from patchctl.terminal.progress import SilentProgress
+from patchctl.terminal.progress import Progress
 
 ROOT = Path(__file__).parents[3]
 # Taken while this module is imported, before the tests get an empty home: a real cache spares the index, and pip's
@@ -67,7 +67,7 @@ def real(upstream: str) -> Base | str:
             Upstream(summary="", license="", sdist=CASES[upstream][1]),
             pinned(upstream),
             SourceOptions(cache=CACHE),
-            SilentProgress(),
+            Progress(),
         )
     except SourceUnavailable as error:
         return str(error)

@@ -26,7 +26,7 @@ from patchctl.source.intact import check_base
 from patchctl.source.obtain import obtain, obtain_form
 from patchctl.source.places import IndexConfig
 from patchctl.source.types import Base, SourceOptions
-from patchctl.terminal.progress import SilentProgress
+from patchctl.terminal.progress import Progress
 
 ARCHIVE = tar_gz(sdist_members(), executable=("demo-1.0/demo/bin/run.sh",))
 PINNED = Sdist(version="1.0", sha256=sha256(ARCHIVE))
@@ -41,7 +41,7 @@ def pip_knows_the_index(index: IndexServer, monkeypatch: pytest.MonkeyPatch) -> 
 
 def get(options: SourceOptions, *, generated: tuple[str, ...] = GENERATED, sdist: Sdist = PINNED) -> Base:
     stack = demo_stack(sdist=sdist, generated=generated)
-    return obtain_form("sdist", demo_upstream(sdist="demo"), stack, options, SilentProgress())
+    return obtain_form("sdist", demo_upstream(sdist="demo"), stack, options, Progress())
 
 
 def listing(base: Base) -> list[str]:
@@ -129,13 +129,13 @@ def test_auto_goes_on_to_the_index_when_git_has_nothing(
 ) -> None:
     index.offer("demo-1.0.tar.gz", ARCHIVE)
     upstream = demo_upstream((f"file://{tmp_path}/nowhere",), "demo")
-    base = obtain(upstream, demo_stack(sdist=PINNED), options, SilentProgress())
+    base = obtain(upstream, demo_stack(sdist=PINNED), options, Progress())
     assert base.form == "sdist"
 
 
 def test_an_upstream_without_a_pinned_archive_says_so(options: SourceOptions) -> None:
     with pytest.raises(SourceUnavailable, match="no source distribution is pinned"):
-        obtain(demo_upstream(), demo_stack(), replace(options, source="sdist"), SilentProgress())
+        obtain(demo_upstream(), demo_stack(), replace(options, source="sdist"), Progress())
 
 
 def test_a_version_that_is_a_path_never_reaches_the_disk(options: SourceOptions, tmp_path: Path) -> None:
