@@ -17,6 +17,7 @@ import shlex
 import shutil
 import tarfile
 import zlib
+from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -38,6 +39,10 @@ _EXTENSIONS = (
     tarfile.SOLARIS_XHDTYPE,
 )
 _GLOBALS_LIMIT = 100
+_OF_A_FILE = frozenset(("path", "linkpath", "size", "mtime"))
+# What tarfile and Go's archive/tar, which engines use, read alike before a member: of several pax headers Go takes the last,
+# tarfile the first; of a pax header and a GNU long name Go takes the name, tarfile what comes first.
+_CHAIN = re.compile(b"g*(x|L|K|LK|KL)?")
 _GZIP = b"\x1f\x8b"
 _DAMAGED = (tarfile.TarError, gzip.BadGzipFile, zlib.error, EOFError)
 _DEPTH = 200
@@ -104,8 +109,8 @@ class ImageArchive:
     def unpack(self, to: Path, folders: Sequence[PurePosixPath]) -> None:
         """Write these folders of the image, absolute paths, below `to`, as the layers make them.
 
-        Raises SourceMismatch for a layer that is not what the image's manifest names, WrongUse for one that cannot be read or is over
-        a limit.
+        Raises SourceMismatch for a layer that is not what the image's manifest names, WrongUse for one that cannot be read, is over a
+        limit, or that engines read in different ways.
         """
         with _readable(self._file):
             for number, layer in enumerate(self._layers):
@@ -113,9 +118,16 @@ class ImageArchive:
 
     def _unpack(self, layer: _Layer, staged: Path, to: Path, wanted: Sequence[_Parts]) -> None:
         gone: list[tuple[_Parts, bool]] = []
+        devices: list[_Parts] = []
+        held = set[_Parts]()  # the names in the wanted folders, and which folders above them the layer has a name in
         for info, data in self._entries(layer):
             path = _path(info.name)
             name = path[-1] if path else ""
+            named = path[:-1] if name.startswith(_WHITEOUT) else path
+            if any(named[: len(one)] == one for one in wanted):
+                held.add(named)
+            else:
+                held.update(one[:n] for one in wanted for n in range(1, len(one)) if named[:n] == one[:n])
             if name.startswith(_WHITEOUT):
                 above = path[:-1]
                 hidden = above if name == _OPAQUE else (*above, _named(name.removeprefix(_WHITEOUT)))
@@ -123,10 +135,15 @@ class ImageArchive:
                     self._count(1, 0)
                     gone.append((hidden, name == _OPAQUE))
             elif any(path[: len(one)] == one for one in wanted):
-                gone += [] if self._put(staged, path, info, data) else [(path, False)]
+                devices += [] if self._put(staged, path, info, data) else [path]
             elif any(one[: len(path)] == path for one in wanted) and not info.isdir():
                 raise self._wrong(f"/{'/'.join(path)} is no folder, and the trees are below it")
-        for path, only_below in gone:
+        names = sorted(held)  # what is below a path follows it
+        for path, only_below in gone:  # engines differ in whether a whiteout takes away what its own layer brings
+            at = bisect_left(names, path)
+            if not only_below and [one[: len(path)] for one in names[at : at + 1]] == [path]:
+                raise self._wrong(f"a layer both has /{'/'.join(path):.100} and takes it away")
+        for path, only_below in [*gone, *((path, False) for path in devices)]:
             for one in wanted:
                 _take_away(to, path, one, only_below=only_below)
         if staged.exists():
@@ -166,7 +183,7 @@ class ImageArchive:
         data = self._bytes(image["Config"])
         if (said := _DIGEST.fullmatch(image["Config"])) and said[1] != hashlib.sha256(data).hexdigest():
             raise self._mismatch(image["Config"])
-        config = json.loads(data)
+        config = _parsed(data)
         digests = [one.partition(":")[2] for one in config["rootfs"]["diff_ids"]]
         for name, digest in zip(image["Layers"], digests, strict=True):
             if (said := _BLOB.fullmatch(name)) and said[1] != digest:
@@ -193,13 +210,13 @@ class ImageArchive:
         data = self._bytes(name)
         if hashlib.sha256(data).hexdigest() != name.rpartition("/")[2]:
             raise self._mismatch(name)
-        found = json.loads(data)
+        found = _parsed(data)
         if not isinstance(found, dict):
             raise ValueError(f"{name} is no JSON object")
         return found
 
     def _json(self, name: str) -> Any:
-        return json.loads(self._bytes(name))
+        return _parsed(self._bytes(name))
 
     def _bytes(self, name: str) -> bytes:
         info = self._member(name)
@@ -342,17 +359,37 @@ def _readable(file: ImageFile) -> Iterator[None]:
 
 
 class _Entry(tarfile.TarInfo):
-    """A header. Refuses those on which tarfile spends memory or time without bound; `_proc_member` is what it offers to override."""
+    """A header. Refuses those on which tarfile spends memory or time without bound; `_proc_member` is what it offers to override.
+    Refuses those too that engines read in another way: a file would be verified under a name that it has not in a container.
+    """
+
+    _before = b""  # the types of the extended headers before it
 
     def _proc_member(self, archive: tarfile.TarFile) -> tarfile.TarInfo:
         if self.type in _EXTENSIONS and self.size > _EXTENSION_LIMIT:
             raise tarfile.ReadError(f"an extended header announces {self.size} bytes; the limit is {_EXTENSION_LIMIT}")
         if len(archive.pax_headers) > _GLOBALS_LIMIT:
             raise tarfile.ReadError(f"more than {_GLOBALS_LIMIT} global headers")
+        if of_all := _OF_A_FILE & archive.pax_headers.keys():  # engines ignore it
+            raise tarfile.ReadError(f"a global header before {self.name!r:.100} says the {min(of_all)} of every file")
         if self.type == tarfile.GNUTYPE_SPARSE:
             raise self._sparse()
-        found: tarfile.TarInfo = super()._proc_member(archive)  # type: ignore[misc]
+        found: _Entry = super()._proc_member(archive)  # type: ignore[misc]
+        if self.type in _EXTENSIONS:
+            found._before = self.type + found._before
+            # Of the type that is older than these headers, tarfile makes a folder by the short name, and Go by the long one.
+            old = found.type == tarfile.AREGTYPE or (found.isdir() and found.size > 0)
+            if old or not _CHAIN.fullmatch(found._before):
+                raise tarfile.ReadError(f"{found.name!r:.100} has extended headers that engines read in another way")
         return found
+
+    def _apply_pax_info(self, headers: Mapping[str, str], encoding: str, errors: str) -> None:
+        if any(key.startswith("GNU.sparse.") for key in headers):  # engines take some only together
+            raise self._sparse()
+        empty = [key for key in _OF_A_FILE & headers.keys() if not headers[key]]
+        if empty:  # to engines it is not there
+            raise tarfile.ReadError(f"an extended header says an empty {min(empty)} of {self.name!r:.100}")
+        super()._apply_pax_info(headers, encoding, errors)  # type: ignore[misc]
 
     def _block(self, count: int) -> int:
         if count < 0:  # CVE-2025-8194: older Pythons go back and never end
@@ -366,6 +403,30 @@ class _Entry(tarfile.TarInfo):
     def _sparse(self) -> tarfile.ReadError:
         """Its map has no end that is known before, and a few bytes of it could stand for any number."""
         return tarfile.ReadError(f"{self.name!r:.100} is a sparse file")
+
+
+class _Object(dict[str, Any]):
+    """A JSON object. Engines take a key in any case, and of several the last: a key that is read is refused in another case. Labels,
+    which are the image's own names, may differ in case alone.
+    """
+
+    def __init__(self, pairs: list[tuple[str, Any]]) -> None:
+        super().__init__(pairs)
+        if len(self) != len(pairs):  # engines read two objects of one key as one
+            raise ValueError("a JSON object has a key twice")
+
+    def __getitem__(self, key: str) -> Any:
+        self.get(key)
+        return super().__getitem__(key)
+
+    def get(self, key: str, default: Any = None) -> Any:
+        if other := next((one for one in self if one != key and one.casefold() == key.casefold()), None):
+            raise ValueError(f"the key {key!r} is spelled {other!r:.100}")
+        return super().get(key, default)
+
+
+def _parsed(data: bytes) -> Any:
+    return json.loads(data, object_pairs_hook=_Object)
 
 
 class _Stream(Protocol):

@@ -242,17 +242,32 @@ def test_a_link_to_another_file_of_its_tree_is_no_finding(applied: Applied, tmp_
     assert set(found(applied, image, 0).values()) == {"untracked-file"}  # a note, as on disk
 
 
-def test_what_a_layer_takes_away_and_brings_again_is_there(applied: Applied, tmp_path: Path) -> None:
-    """A whiteout is about the layers below: the order within one layer says nothing."""
+@pytest.mark.parametrize("first", [False, True], ids=["behind", "before"])
+@pytest.mark.parametrize("gone", ["opt/patched/greeter/greeter/.wh.hello.py", "opt/patched/.wh.greeter", ".wh.opt"])
+def test_what_a_layer_takes_away_and_brings_is_refused(
+    applied: Applied, gone: str, first: bool, tmp_path: Path
+) -> None:
+    """podman of overlay keeps what was in the folder, of vfs it takes away what the layer brings."""
+    upper = [(HELLO, b"import os\n"), (gone, b"")]
+    image = oci(tmp_path / "image.tar", [applied.layer, layer(*upper[:: -1 if first else 1])], applied.labels)
+    assert "takes it away" in found(applied, image, 2)[""]
+
+
+@pytest.mark.parametrize("upper", [("greeter", entry(tarfile.DIRTYPE)), ("greeter/.wh.x", b"")], ids=["folder", "both"])
+def test_a_folder_that_a_layer_takes_away_and_names_is_refused(
+    applied: Applied, upper: tuple[str, Any], tmp_path: Path
+) -> None:
+    both = layer(("opt/patched/.wh.greeter", b""), (f"opt/patched/{upper[0]}", upper[1]))
+    assert "takes it away" in found(applied, oci(tmp_path / "image.tar", [applied.layer, both]), 2)[""]
+
+
+def test_a_folder_that_a_layer_makes_anew_is_the_layers(applied: Applied, tmp_path: Path) -> None:
+    """Of an opaque folder the order within the layer says nothing."""
     again = io.BytesIO(applied.layer)
     with tarfile.open(fileobj=again, mode="a") as made:
-        made.addfile(tarfile.TarInfo("opt/.wh.patched"))  # behind what the same layer brings
-    image = oci(
-        tmp_path / "image.tar",
-        [layer((HELLO, b"old\n"), ("opt/patched/greeter/left", b"")), again.getvalue()],
-        applied.labels,
-    )
-    assert found(applied, image, 0) == {}
+        made.addfile(tarfile.TarInfo("opt/patched/.wh..wh..opq"))  # behind what the same layer brings
+    old = layer((HELLO, b"old\n"), ("opt/patched/greeter/left", b""))
+    assert found(applied, oci(tmp_path / "image.tar", [old, again.getvalue()], applied.labels), 0) == {}
 
 
 def test_labels_have_to_name_what_the_image_holds(applied: Applied, tmp_path: Path) -> None:
@@ -541,6 +556,37 @@ def test_a_compressed_image_and_a_pipe_are_named_with_what_reads_them(applied: A
 def test_what_is_no_image_is_one_error(applied: Applied, data: bytes, what: str, tmp_path: Path) -> None:
     (tmp_path / "image.tar").write_bytes(data)
     assert what in found(applied, tmp_path / "image.tar", 2)[""]
+
+
+@pytest.mark.parametrize(
+    ("name", "key", "other"),
+    [
+        ("index.json", "manifests", '"Manifests": [], "manifests"'),
+        ("manifest.json", "Layers", '"Layers": [], "layers"'),
+        ("manifest.json", "Layers", '"layers": [], "Layers"'),
+        ("config.json", "diff_ids", '"diff_ids": [], "Diff_ids"'),
+        ("config.json", "diff_ids", '"diff_id\\u017f": [], "diff_ids"'),
+        ("config.json", "Labels", '"labels": {}, "Labels"'),
+        ("config.json", "Env", '"ENV"'),
+        ("config.json", "config", '"config": {}, "config"'),
+    ],
+)
+def test_a_key_that_engines_read_otherwise_is_refused(
+    applied: Applied, name: str, key: str, other: str, tmp_path: Path
+) -> None:
+    """They take it in any case, and the last: another layer could be the one that is verified."""
+    files = members((oci if name == "index.json" else docker)(tmp_path / "image.tar", [applied.layer], applied.labels))
+    data = files[name]
+    assert isinstance(data, bytes)
+    files[name] = data.replace(f'"{key}"'.encode(), other.encode(), 1)
+    said = found(applied, packed(files, tmp_path / "image.tar"), 2)[""]
+    assert "not an image that can be read: ValueError" in said and ("is spelled" in said or "twice" in said)
+
+
+def test_labels_may_differ_in_case(applied: Applied, tmp_path: Path) -> None:
+    """They are names of the image's own, in a map, of which engines take none for another."""
+    image = oci(tmp_path / "image.tar", [applied.layer], applied.labels | {"Name": "a", "name": "b", "digest": "c"})
+    assert found(applied, image, 0) == {}
 
 
 def test_a_workspace_elsewhere_is_named(applied: Applied, tmp_path: Path) -> None:
