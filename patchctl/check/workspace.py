@@ -31,9 +31,10 @@ from patchctl.manifest.distribution import Distribution
 from patchctl.manifest.lock import lock_file, read_lock
 from patchctl.manifest.types import Profile, Stack
 from patchctl.os_errors import is_resource_error
+from patchctl.source.types import Base, Form
 from patchctl.stack.build import StackBuilder
 from patchctl.stack.patches import StackPatch
-from patchctl.stack.plan import load_patches
+from patchctl.stack.plan import load_patches, missing_files
 from patchctl.terminal.progress import Progress
 from patchctl.workspace.checks import operation_in
 from patchctl.workspace.imports import additions, forged, shadows
@@ -110,6 +111,22 @@ class _TreeCheck:
         """Every file of the last commit."""
         return self.tree.files(self.state.tip_commit)
 
+    @cached_property
+    def modules(self) -> set[bytes]:
+        """Every file that the tree should have: the last commit's and the generated ones."""
+        return {*self.tip, *map(os.fsencode, self.state.generated)}
+
+    def of_others(self) -> Iterator[tuple[bytes, str]]:
+        """What lies in this tree where a package of another one is in a namespace (`megatron.core`), with the package."""
+        if self.dist is None:
+            return
+        for name in self.whole.trees.keys() - {self.name}:
+            for package in (p for p in self.dist.upstream(name).packages if "." in p):
+                module = package.replace(".", "/").encode() + b".py"
+                found = [path for path, _ in shadows(self.tree.folder, (module,))]
+                found += [module] if os.path.lexists(self.tree.folder / os.fsdecode(module)) else []
+                yield from ((path, package) for path in found if path not in self.modules)
+
     def findings(self) -> Iterator[Finding]:
         tree = self.tree
         for path, what in ((tree.folder, "the tree"), (tree.git_dir, "its repository")):
@@ -184,18 +201,19 @@ class _TreeCheck:
 
     def instead(self) -> Iterator[tuple[bytes, Finding]]:
         """Files that Python imports in place of the stack's or beside them; git may ignore them."""
-        known = {os.fsencode(p) for p in self.state.generated}
-        for path, module in shadows(self.tree.folder, self.tip, known):
+        for path, module in shadows(self.tree.folder, self.modules):
             yield path, self.not_ours(path, f"and Python imports it in place of {os.fsdecode(module)}")
+        for path, package in self.of_others():
+            yield path, self.not_ours(path, f"and Python that starts here imports it in place of {package}")
         # The folder of an --in-place checkout is its owner's, and an installed package is next to all others.
-        for path in additions(self.tree.folder, self.tip, known) if self.state.kind == "managed" else ():
+        for path in additions(self.tree.folder, self.modules) if self.state.kind == "managed" else ():
             yield path, self.not_ours(path, "and Python can import it")
 
     def not_ours(self, path: bytes, what: str) -> Finding:
         return self.at("untracked-file", f"the file is not the stack's, {what}", self.tree.folder / os.fsdecode(path))
 
     def byte_code(self) -> Iterator[Finding]:
-        wrong, others = forged(self.tree.folder, self.tip)
+        wrong, others = forged(self.tree.folder, self.modules)
         for path in wrong:
             message = "Python takes this byte code in place of a file of the stack, of which it is no compilation"
             yield self.at("byte-code", message, self.tree.folder / os.fsdecode(path))
@@ -250,6 +268,7 @@ class _TreeCheck:
         except BadPatch as error:
             yield from_error("patch-file", error, str(self.tree.folder), self.name)
             return
+        yield from self.unexplained(patches)
         out = {o.feature for o in self.state.left_out}
         yield from self.patches([p for p in patches if p.feature not in out])
         yield from self.declared(stack)
@@ -267,6 +286,23 @@ class _TreeCheck:
         asked += self.profile.without if self.profile is not None else []
         pairs = [feature.partition("@") for feature in asked]
         return {name for name, _, upstream in pairs if upstream in ("", self.name)}
+
+    def unexplained(self, patches: Sequence[StackPatch]) -> Iterator[Finding]:
+        """Features that no one chose to leave out, though the base has their files and nothing that they require is left out."""
+        state, chosen = self.state, self.chosen()
+        if state.record:
+            return  # the base is the package's: what was not in it then is not known
+        gone = {(name, left.feature) for name, tree in self.whole.trees.items() for left in tree.left_out}
+        skipped = {one.upstream for one in self.whole.skipped}
+        form: Form = "git" if state.form == "git" else "sdist"
+        base = Base(self.name, form, self.tree.git_dir, state.base_commit, state.base_tree, state.origin, 0)
+        could = [p for p in patches if p.feature not in chosen]
+        lacking = {p.feature for p, _ in missing_files(base, could)}
+        for feature in {left.feature for left in state.left_out} & {p.feature for p in could} - lacking:
+            needs = {(u or self.name, f) for p in could if p.feature == feature for f, u in p.requires}
+            if not needs & gone and not {u for u, _ in needs} & skipped:
+                message = f"{feature} is left out, no one chose that, and the base has its files: {_AGAIN}"
+                yield self.at("other-patches", message, patch=feature)
 
     def base(self, stack: Stack) -> Iterator[Finding]:
         """Form git: the pin's own commit. Form sdist: what the lock says, where it speaks."""

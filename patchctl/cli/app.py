@@ -20,6 +20,7 @@ from patchctl.errors import WrongUse
 from patchctl.language import message, translated
 from patchctl.terminal.progress import Progress
 from patchctl.terminal.text import (
+    ADVICE,
     COLOR,
     Style,
     fitted,
@@ -183,11 +184,9 @@ class App:
         if root is not None:
             from patchctl.manifest.distribution import find_root
 
-            around = None
-            with suppress(WrongUse, OSError):  # a folder above may be closed to this user
-                around = find_root(None, Path.cwd())
-            if around is None or root.resolve() != around.resolve():
-                named = shlex.quote(visible_line(str(root)))
+            named = shlex.quote(visible_line(str(root)))
+            with suppress(WrongUse, OSError):  # a folder above may be closed to this user, or this one gone
+                named = "" if os.path.realpath(find_root(None, Path.cwd())) == os.path.realpath(root) else named
         name_root(named)
 
     def _is_of_a_bundle(self, root: Path) -> bool:
@@ -253,7 +252,8 @@ class App:
         for line in text(Style(self.colored)):
             # Renderers escape what others wrote; this is the net below them. Only our own colours pass.
             shown = "".join(p if i % 2 and self.colored else visible(p) for i, p in enumerate(COLOR.split(line)))
-            print(fitted(with_root(shown), width))
+            # What else is printed is data: a lock, a diff, the text of a patch.
+            print(fitted(with_root(shown) if shown.lstrip().startswith(ADVICE) else shown, width))
 
     @property
     def colored(self) -> bool:

@@ -161,7 +161,7 @@ def _matching(shape: Shape, pattern: re.Pattern[str], data: Any) -> Any:
 
 
 def _one_of(shape: Shape, data: Any) -> Any:
-    if data not in shape.args:
+    if not any(type(data) is type(one) and data == one for one in shape.args):  # 1.0 and True are no 1
         raise ValueError(f"{data!r} is not {_expects_bare(shape)}")
     return data
 

@@ -219,7 +219,8 @@ class Style:
 
 
 # Where a line or a hint names a command of ours that is for copying: by itself, behind its label, or in backticks.
-_OURS = re.compile(r"((?:^ *|next: |try: |下一步：|建议：|; |`)(?:[A-Z_]+=\S+ )*patchctl )(?=[a-z])")
+_OURS = re.compile(r"((?:^ *|next: |try: |下一步：|建议：|; |, (?:then )?|`)(?:[A-Z_]+=\S* )*patchctl )(?=[a-z])")
+ADVICE = ("next: ", "try: ", "下一步：", "建议：")
 
 
 class _Root:

@@ -15,7 +15,7 @@ import re
 import struct
 import subprocess
 import sys
-from collections.abc import Callable, Container, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -104,40 +104,49 @@ def _import(package: str, found: list[str | None], folder: Path, inner: str, tip
     return Import(package, place, difference is None, difference)
 
 
-def shadows(folder: Path, files: Iterable[bytes], known: Container[bytes] = ()) -> Iterator[tuple[bytes, bytes]]:
-    """What `import` finds in `folder` before one of these modules: (its path, the module's), neither one of `files` nor
-    of `known`. A package and an extension come before a module of their name (importlib's FileFinder).
+def shadows(folder: Path, files: Iterable[bytes]) -> Iterator[tuple[bytes, bytes]]:
+    """What `import` finds in `folder` before one of these modules or namespace packages, and is none of `files`: (its path,
+    the module's). A package and an extension come before a module of their name, byte code where its source is not
+    there, and each of them and a module before a folder without `__init__` (importlib's FileFinder).
     """
     files = set(files)
-    for above, name, stems in _beside_modules(folder, files):
+    for above, name, stems, namespaces in _beside_modules(folder, files):
         stem, _, rest = name.partition(b".")
-        if stem not in stems:
+        if stem in stems:
+            module = above + stem + b".py"
+            found = rest == b"pyc" and not os.path.lexists(os.path.join(os.fsencode(folder), module))
+        elif stem in namespaces:
+            module = above + stem + b"/"
+            found = rest in (b"py", b"pyc")
+        else:
             continue
         path = above + name
-        found = [path] if rest and _EXTENSION.fullmatch(b"." + rest) else []
-        found += [] if rest else _package(os.fsencode(folder), path)
-        yield from ((one, above + stem + b".py") for one in found if one not in files and one not in known)
+        found = found or bool(rest and _EXTENSION.fullmatch(b"." + rest))
+        paths = [path] if found else [] if rest else _package(os.fsencode(folder), path)
+        yield from ((one, module) for one in paths if one not in files)
 
 
-def additions(folder: Path, files: Iterable[bytes], known: Container[bytes] = ()) -> Iterator[bytes]:
+def additions(folder: Path, files: Iterable[bytes]) -> Iterator[bytes]:
     """Yield extra modules and packages that Python finds in `folder`, at its top or in a package of these files.
 
     Excludes extensions, which builds put there, and folders that are not packages: build folders, outputs of a run.
     """
     files = set(files)
     packages = {path.rpartition(b"/")[0] for path in files if path.endswith(b".py")}
-    for above, name, stems in _beside_modules(folder, files):
+    for above, name, stems, namespaces in _beside_modules(folder, files):
         stem, _, rest = name.partition(b".")
         path = above + name
         if (
             stem in stems
+            or stem in namespaces
+            or (above and stem == b"__init__")  # `shadows` yields what hides one
             or path in packages
             or name == b"__pycache__"
             or not stem.decode("utf-8", "replace").isidentifier()
         ):
             continue
         found = [path] if rest in (b"py", b"pyc") else [] if rest else _package(os.fsencode(folder), path)
-        yield from (one for one in found if one not in files and one not in known)
+        yield from (one for one in found if one not in files)
 
 
 def modules_by_folder(files: Iterable[bytes]) -> dict[bytes, set[bytes]]:
@@ -150,14 +159,23 @@ def modules_by_folder(files: Iterable[bytes]) -> dict[bytes, set[bytes]]:
     return modules
 
 
-def _beside_modules(folder: Path, files: Iterable[bytes]) -> Iterator[tuple[bytes, bytes, set[bytes]]]:
-    """Yield each name in the top folder and in every folder with modules: the folder with its slash, the name, and the
-    folder's modules.
+def _beside_modules(folder: Path, files: Iterable[bytes]) -> Iterator[tuple[bytes, bytes, set[bytes], set[bytes]]]:
+    """Yield each name in the top folder and in every folder that has modules at any depth: the folder with its slash, the
+    name, the folder's modules, and its namespace packages, folders with modules and without `__init__`.
     """
-    modules = {b"": set[bytes](), **modules_by_folder(files)}
-    for above, stems in sorted(modules.items()):
+    modules = modules_by_folder(files)
+    namespaces: dict[bytes, set[bytes]] = {b"": set()}
+    for inner in modules:
+        while inner:
+            above, slash, name = inner[:-1].rpartition(b"/")
+            beside = namespaces.setdefault(above + slash, set())
+            if b"__init__" not in modules.get(inner, ()):
+                beside.add(name)
+            namespaces.setdefault(inner, set())
+            inner = above + slash
+    for above in sorted(namespaces):
         for name in _names(os.path.join(os.fsencode(folder), above)):
-            yield above, name, stems
+            yield above, name, modules.get(above, set()), namespaces[above]
 
 
 def _package(folder: bytes, path: bytes) -> list[bytes]:
@@ -213,7 +231,7 @@ def _difference(folder: Path, files: Files, inner: str) -> str | None:
     return hidden and _instead(*hidden)
 
 
-_NAME = re.compile(rb"([^.]+)\.([a-z]+-?\d+)(?:\.opt-([12]))?\.pyc")
+_NAME = re.compile(rb"([^.]+)\.([a-z]+-?\d+)(?:\.opt-([0-9]+))?\.pyc")
 _OURS = (sys.implementation.cache_tag or "").encode()
 _HASHED, _COMPARED = 1, 2
 # Reads lines `LEVEL BYTECODE SOURCE` (paths in hexadecimal) and answers 1 if byte code and source agree.
@@ -235,8 +253,8 @@ for line in sys.stdin:
 
 
 def forged(folder: Path, files: Iterable[bytes]) -> tuple[list[bytes], list[bytes]]:
-    """Return byte code that Python would run in place of these modules: first what differs from their compilation or is a
-    link that leads nowhere here, then what another Python made, which this one cannot check.
+    """Return byte code that Python would run in place of these modules: first what differs from their compilation, is a link
+    that leads nowhere here or something that is waited for, then what another Python made, which this one cannot check.
     """
     root = os.fsencode(folder)
     unseen: list[bytes] = []
@@ -252,19 +270,23 @@ def forged(folder: Path, files: Iterable[bytes]) -> tuple[list[bytes], list[byte
                 continue
             path, module = kept + b"/" + name, above + match[1] + b".py"
             if not _believed(os.path.join(root, path), os.path.join(root, module), match[2]):
-                unseen += [path] if _leads_nowhere(os.path.join(root, path)) else []
+                full = os.path.join(root, path)
+                waits = os.path.exists(full) and not os.path.isfile(full) and not os.path.isdir(full)  # a FIFO
+                unseen += [path] if waits or _leads_nowhere(full) else []
             elif match[2] == _OURS:
-                mine.append((path, int(match[3] or 0), module))
+                mine.append((path, min(int(match[3] or 0), 2), module))
             else:
                 others.append(path)
-    lines = [f"{level} {_hex(folder, path)} {_hex(folder, module)}\n" for path, level, module in mine]
-    return unseen + [one[0] for one, same in zip(mine, _same(lines), strict=True) if not same], others
+    for form in ((), ("-X", "no_debug_ranges")):  # PYTHONNODEBUGRANGES: the same code without columns
+        lines = [f"{level} {_hex(folder, path)} {_hex(folder, module)}\n" for path, level, module in mine]
+        mine = [one for one, same in zip(mine, _same(lines, form), strict=True) if not same]
+    return unseen + [path for path, _, _ in mine], others
 
 
-def _same(lines: list[str]) -> Iterator[bool]:
+def _same(lines: list[str], form: Sequence[str]) -> Iterator[bool]:
     while lines:
         done = subprocess.run(
-            [sys.executable, "-I", "-S", "-W", "ignore", "-c", _COMPARE],
+            [sys.executable, "-I", "-S", "-W", "ignore", *form, "-c", _COMPARE],
             input="".join(lines),
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
@@ -279,6 +301,8 @@ def _same(lines: list[str]) -> Iterator[bool]:
 
 
 def _believed(file: bytes, module: bytes, tag: bytes) -> bool:
+    if not (os.path.isfile(file) and os.path.isfile(module)):
+        return False
     try:
         with open(file, "rb") as source:
             head = source.read(16)

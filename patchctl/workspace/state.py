@@ -21,6 +21,7 @@ from patchctl.manifest.types import ObjectId, Pattern
 from patchctl.os_errors import as_user_error
 
 VERSION = 1
+_SINCE = {"record", "pin_base", "differing", "release"}  # keys that states of earlier releases do not have
 FOLDER = ".patchctl"
 # Files that a killed run leaves of its state and journal; earlier versions named them without the dot.
 UNFINISHED = (".state.json.new", ".journal.json.new", "state.json.new", "journal.json.new")
@@ -147,8 +148,12 @@ def state_from_json(data: Any, file: Path) -> WorkspaceState:
         )
         raise _broken(file, why)
     try:
-        trees = {name: _known(TreeState, tree) for name, tree in data["trees"].items()}
-        state: WorkspaceState = build(WorkspaceState, {**_known(WorkspaceState, data), "trees": trees})
+        for kind, part in ((WorkspaceState, data), *((TreeState, tree) for tree in data["trees"].values())):
+            if absent := {one.name for one in fields(kind)} - part.keys() - _SINCE:
+                raise ValueError(
+                    f"{sorted(absent)[0]!r} is missing"
+                )  # no patches and a list that is gone are two things
+        state: WorkspaceState = build(WorkspaceState, data, others=True)
         for name, tree in state.trees.items():
             check_place(name, tree.kind, tree.folder, tree.record)
             check_generated(tree.generated)
@@ -163,11 +168,6 @@ def save_json(file: Path, data: Any) -> None:
     """Replace `file` with JSON, atomically and durably."""
     # ASCII, since a folder's name may hold bytes that are not UTF-8; one line, since Python indents ten times as slowly.
     replace_file(file, (json.dumps(data, sort_keys=True) + "\n").encode())
-
-
-def _known(record: type, data: dict[str, Any]) -> dict[str, Any]:
-    """Without the keys of another version."""
-    return {one.name: data[one.name] for one in fields(record) if one.name in data}
 
 
 def check_place(name: str, kind: str, folder: str, record: str = "") -> None:

@@ -122,7 +122,7 @@ def _discovered(workspace: Path) -> Iterator[RepairTarget]:
         tips = [tip] if (tip := base_ref(git_dir, "tip")) else []
         name = git_dir.parent.name if managed else git_dir.name.removesuffix(".git")
         try:
-            note = parse(_Note, (git_dir / _NOTE).read_text(encoding="utf-8"))
+            note = parse(_Note, (git_dir / _NOTE).read_text(encoding="utf-8"), others=True)
             check_place(name, note.kind, note.folder, note.record)
             tips.append(note.tip)
         except (OSError, ValueError):

@@ -248,3 +248,19 @@ def test_root_is_named_where_it_matters_alone(published: Made, tmp_path: Path) -
         assert user.run(*shlex.split(todo[1])[1:]).returncode == 1, "drift has a finding, the edit"
     other = run_patchctl("--root", ".", "show", "nothing", home=published.root)
     assert "`patchctl list patches`" in other.stderr, "the folder that it runs in has it"
+
+
+def test_with_root_what_is_no_advice_stays_as_it_is(published: Made, tmp_path: Path) -> None:
+    """A lock, a diff and a patch are data, whatever they say of commands."""
+    user, root = User(published, tmp_path), str(published.root)
+    user.good("--root", root, "apply", "--profile=full", "--workspace=ws")
+    (user.home / "ws/greeter/README.md").write_text("`patchctl list`\npatchctl list\n")
+    said = user.run("--root", root, "drift", "--workspace=ws").stdout
+    assert "+`patchctl list`" in said and "+patchctl list" in said
+
+
+def test_a_root_that_leads_to_itself_is_wrong_use(published: Made, tmp_path: Path) -> None:
+    user = User(published, tmp_path)
+    user.home.mkdir()
+    (user.home / "loop").symlink_to("loop")
+    assert "no folder" in user.refused(2, "--root", "loop", "list")

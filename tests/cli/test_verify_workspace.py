@@ -267,6 +267,18 @@ def forge_base(place: Place) -> None:
     place.change_state(change)
 
 
+def forge_left_out(place: Place) -> None:
+    """A tree at its base, and a state that says that no patch could be had."""
+
+    def change(state: dict[str, Any]) -> None:
+        tree = state["trees"]["greeter"]
+        gone = [{"feature": one["feature"], "reason": "not in the sdist"} for one in tree["patches"]]
+        tree.update(tip_commit=tree["base_commit"], tip_tree=tree["base_tree"], patches=[], left_out=gone, locked=False)
+        git(place.workspace / "greeter", "checkout", "--quiet", "--detach", tree["base_commit"])
+
+    place.change_state(change)
+
+
 def swap_file_for_link(place: Place) -> None:
     file = place.workspace / HELLO
     copy = file.with_name("copy.py")
@@ -336,6 +348,7 @@ FAULTS = (
         {"file-changed", "head-moved", "other-patches", "untracked-file", "wrong-tip"},
         forge_base,
     ),
+    Fault("state_forged_to_features_left_out", {"other-patches"}, forge_left_out),
     Fault(
         "state_names_another_tree",
         {"wrong-base", "wrong-tip"},
@@ -477,6 +490,43 @@ def test_byte_code_of_another_source_is_a_fault(
     code, report = place.verify()
     assert (code, rules(report)) == (1, {"byte-code"})
     assert report["findings"][0]["file"] == str(file)
+
+
+@pytest.mark.parametrize("key", ["patches", "left_out", "generated", "without", "skipped"])
+def test_a_state_that_lacks_a_list_is_no_state(place: Place, key: str) -> None:
+    """It is not one in which the list is empty: sbom would attest a tree without patches."""
+    place.change_state(lambda s: (s if key in s else s["trees"]["greeter"]).pop(key))
+    for verb in ("status", "verify"):
+        done = place.made.patchctl(verb, "--workspace", str(place.workspace))
+        assert done.returncode == 2 and f"{key!r} is missing" in done.stderr
+
+
+def test_a_state_with_a_key_of_a_newer_version_is_read(place: Place) -> None:
+    def change(state: dict[str, Any]) -> None:
+        for one in (state, state["trees"]["greeter"], state["trees"]["greeter"]["patches"][0]):
+            one["newer"] = 1
+
+    place.change_state(change)
+    assert place.verify()[0] == 0
+
+
+def test_byte_code_of_a_generated_module_is_looked_at(place: Place) -> None:
+    file = place.workspace / "greeter/greeter/_version.py"
+    made = Path(py_compile.compile(str(file)) or "")
+    assert place.verify()[0] == 0
+    made.write_bytes(made.read_bytes()[:16] + marshal.dumps(compile("EVIL = 1\n", str(file), "exec")))
+    assert rules(place.verify()[1]) == {"byte-code"}
+
+
+def test_a_package_of_another_tree_in_a_namespace_is_a_fault(place: Place) -> None:
+    """A run that starts in this tree takes it: `megatron.core` in verl's. Without `__init__` it hides nothing."""
+    place.made.edit("manifests/upstreams.yaml", "{clock: clock}", "{clock.face: clock}")
+    (place.workspace / "greeter/clock/face").mkdir(parents=True)
+    assert place.verify()[0] == 0
+    write_files(place.workspace, {"greeter/clock/face/__init__.py": "EVIL = 1\n"})
+    code, report = place.verify()
+    (found,) = report["findings"]
+    assert (code, found["severity"]) == (1, "error") and "in place of clock.face" in found["message"]
 
 
 def test_byte_code_that_ends_the_interpreter_is_a_fault(place: Place) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
@@ -12,6 +12,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 from json_schema import faults
 
 from patchctl.manifest import schema as made
+from patchctl.manifest.typeinfo import build
 from patchctl.manifest.yamltree import Unreadable, parse
 
 REPOSITORY = Path(__file__).parents[3]
@@ -70,3 +71,11 @@ def test_every_key_is_described() -> None:
 
     for name, model in made.models().items():
         assert undescribed(made.schema(model), name) == []
+
+
+@pytest.mark.parametrize("other", [1.0, True, "1"])
+def test_a_value_that_equals_one_of_another_type_is_none(other: object) -> None:
+    """JSON's 33188.0 is no file mode."""
+    assert build(Literal[1, 2], 1) == 1
+    with pytest.raises(ValueError, match="is not"):
+        build(Literal[1, 2], other)
