@@ -249,6 +249,10 @@ def cli(ctx: click.Context, version: bool, root: Path | None, cache: Path | None
         raise WrongUse(
             "PATCHCTL_SET is called PATCHCTL_RELEASE now", hint="unset PATCHCTL_SET, and export PATCHCTL_RELEASE"
         )
+    try:
+        Path.cwd()
+    except FileNotFoundError as error:
+        raise WrongUse("the current folder is no longer there", hint="`cd` to one that is") from error
     ctx.obj = App(root, cache, color, os.environ.get("PATCHCTL_RELEASE") or None, shown, ctx.invoked_subcommand)
     ctx.obj.show_root(root)
     if version:

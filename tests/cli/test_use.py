@@ -8,6 +8,7 @@ import re
 import shlex
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -264,3 +265,9 @@ def test_a_root_that_leads_to_itself_is_wrong_use(published: Made, tmp_path: Pat
     user.home.mkdir()
     (user.home / "loop").symlink_to("loop")
     assert "no folder" in user.refused(2, "--root", "loop", "list")
+
+
+def test_a_current_folder_that_is_gone_is_wrong_use(tmp_path: Path) -> None:
+    shell = f'mkdir away && cd away && rmdir ../away && exec "{sys.executable}" -m patchctl list profiles'
+    done = subprocess.run(["sh", "-c", shell], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.returncode, "no longer there" in done.stderr) == (2, True), done.stderr
