@@ -232,6 +232,7 @@ class Blame:
         self._seen: set[Path] = set()
         self._patches: dict[tuple[str, str], list[StackPatch]] = {}
         self._owned: dict[tuple[str, str, bytes, bytes, tuple[int, ...]], Owned | None] = {}
+        self._fitting: dict[tuple[str, str, bytes, str], tuple[bool, bool]] = {}
         self._read: dict[tuple[str, str, bytes], tuple[bytes | None, bytes | None] | None] = {}
 
     def all(self, places: Sequence[SourceLine]) -> list[Blamed]:
@@ -397,8 +398,11 @@ class Blame:
             return replace(answer, why=_NO_SOURCE)
         patched = versions[1]
         answer = replace(answer, told_by="traceback")
-        plain = _fits(versions[0], together)
-        if patched is None or not _fits(patched, together):
+        key = (tree.upstream, tree.stack.name, path, place.file)
+        if key not in self._fitting:  # once for all lines of a file: a log may have thousands
+            self._fitting[key] = _fits(versions[0], together), _fits(patched, together)
+        plain, fits = self._fitting[key]
+        if patched is None or not fits:
             why = "the file is not here, and its lines are not those of any known pin, patched or not"
             return replace(answer, owner=UPSTREAM) if plain else replace(answer, told_by=None, why=why)
         found = self._of_state(answer, tree, path, patched, tree.touched.get(path, ()), place.line)

@@ -290,7 +290,7 @@ class _TreeCheck:
     def unexplained(self, patches: Sequence[StackPatch]) -> Iterator[Finding]:
         """Features that no one chose to leave out, though the base has their files and nothing that they require is left out."""
         state, chosen = self.state, self.chosen()
-        if state.record:
+        if state.record or self.profile is None:
             return  # the base is the package's: what was not in it then is not known
         gone = {(name, left.feature) for name, tree in self.whole.trees.items() for left in tree.left_out}
         skipped = {one.upstream for one in self.whole.skipped}

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
 
-from patchctl.atomic import drop_empty, make_folder, replace_file, sync_folder
+from patchctl.atomic import drop_empty, make_folder, own_like, replace_file, sync_folder
 from patchctl.doc import Doc
 from patchctl.errors import LocalEdits, PatchctlError, SourceUnavailable
 from patchctl.git.catfile import ObjectReader
@@ -420,9 +420,10 @@ def write(dist: Distribution, target: Target, folder: Path, exported: Sequence[E
     with ExitStack() as undo:
         for source, to in pairs:
             undo.callback(drop_empty, to.parent, dist.root / "patches")
-            to.parent.mkdir(parents=True, exist_ok=True)
+            make_folder(to.parent)
             if (source, to) not in there:
                 undo.callback(to.unlink, missing_ok=True)
+            own_like(source, to.parent.stat())
             source.replace(to)
         for parent in sorted({place, *(to.parent for _, to in pairs)}):
             sync_folder(parent)  # on the disk before the manifest names what was moved

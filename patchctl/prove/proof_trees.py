@@ -134,7 +134,8 @@ def make_trees(dist: Distribution, profile: Profile, folder: Path, options: Sour
         workspace = folder / name
         chosen = select(dist, profile, ())
         there = current_state(workspace, dist, {})
-        plan = make_plan(dist, chosen, options, progress, without=(), skip_unavailable=True, current=there)
+        without = profile.without  # the state says what was chosen here, which the profile's own file may not
+        plan = make_plan(dist, chosen, options, progress, without=without, skip_unavailable=True, current=there)
         progress.start(f"{name} trees", None)
         apply_plan(workspace, plan, dist.root, {}, stash=False)
     revert(folder / "base", stash=False)

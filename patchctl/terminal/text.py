@@ -240,7 +240,9 @@ def with_root(text: str) -> str:
 def render_error(error: PatchctlError, *, as_json: bool, program: str = "patchctl") -> None:
     """Print an error of `program`, patchctl or a script. Untrusted text is escaped."""
     if as_json:
-        text = json.dumps({"schema": "patchctl.error/1", "error": error.as_json()}, indent=2, ensure_ascii=True)
+        told = error.as_json()
+        told["hint"] = with_root(error.hint) if error.hint else error.hint
+        text = json.dumps({"schema": "patchctl.error/1", "error": told}, indent=2, ensure_ascii=True)
         print(text, flush=True)  # where nothing can be written that is known before the error is told, once
     width = width_of(sys.stderr)
     print(fitted(f"{program}: {visible(error.text(translated))}", width), file=sys.stderr)

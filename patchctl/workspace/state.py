@@ -148,12 +148,8 @@ def state_from_json(data: Any, file: Path) -> WorkspaceState:
         )
         raise _broken(file, why)
     try:
-        for kind, part in ((WorkspaceState, data), *((TreeState, tree) for tree in data["trees"].values())):
-            if absent := {one.name for one in fields(kind)} - part.keys() - _SINCE:
-                raise ValueError(
-                    f"{sorted(absent)[0]!r} is missing"
-                )  # no patches and a list that is gone are two things
-        state: WorkspaceState = build(WorkspaceState, data, others=True)
+        trees = {name: _known(TreeState, tree) for name, tree in data["trees"].items()}
+        state: WorkspaceState = build(WorkspaceState, {**_known(WorkspaceState, data), "trees": trees})
         for name, tree in state.trees.items():
             check_place(name, tree.kind, tree.folder, tree.record)
             check_generated(tree.generated)
@@ -168,6 +164,14 @@ def save_json(file: Path, data: Any) -> None:
     """Replace `file` with JSON, atomically and durably."""
     # ASCII, since a folder's name may hold bytes that are not UTF-8; one line, since Python indents ten times as slowly.
     replace_file(file, (json.dumps(data, sort_keys=True) + "\n").encode())
+
+
+def _known(record: type, data: dict[str, Any]) -> dict[str, Any]:
+    """Without the keys of another version. No patches and a list that is gone are two things: raises ValueError for what is missing."""
+    names = {one.name for one in fields(record)}
+    if absent := sorted(names - data.keys() - _SINCE):
+        raise ValueError(f"{absent[0]!r} is missing")
+    return {name: value for name, value in data.items() if name in names}
 
 
 def check_place(name: str, kind: str, folder: str, record: str = "") -> None:

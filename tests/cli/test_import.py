@@ -487,6 +487,19 @@ def test_a_patch_that_is_there_already_says_so(bring: Import, repo: Repository, 
     assert "is already as this patch leaves it" in said
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="root alone makes files for others")
+def test_what_root_imports_is_the_owners_of_the_folder(bring: Import, repo: Repository, tmp_path: Path) -> None:
+    for path in (bring.made.root, *bring.made.root.rglob("*")):
+        os.lchown(path, 1234, 2345)
+    one_change(repo)
+    (tmp_path / "a.patch").write_bytes(repo.mail())
+    bring(tmp_path / "a.patch")
+    owned = {
+        path: path.lstat().st_uid for name in ("patches", "manifests") for path in (bring.made.root / name).rglob("*")
+    }
+    assert {path for path, owner in owned.items() if owner != 1234} == set()
+
+
 def test_a_file_that_goes_and_comes_back_is_not_carried_twice(bring: Import, repo: Repository, tmp_path: Path) -> None:
     for text in ("A = 1\n", None, "B = 2\n"):
         (repo.folder / "zoo/gnu.py").unlink() if text is None else (repo.folder / "zoo/gnu.py").write_text(text)

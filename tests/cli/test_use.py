@@ -230,6 +230,8 @@ def test_with_root_hints_are_commands_that_work(published: Made, tmp_path: Path,
     """Outside the distribution, where a command that named none would take another, or none."""
     user = User(published, tmp_path)
     hint = user.refused(2, "--root", str(published.root), *verb).partition("try: ")[2]
+    told = json.loads(user.run("--root", str(published.root), *verb, "--json").stdout)["error"]["hint"]
+    assert " ".join(told.split()) == " ".join(hint.split())
     commands = re.findall("`(patchctl [^`]*)`", hint)
     assert commands, hint
     for one in commands:

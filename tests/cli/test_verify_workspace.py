@@ -503,7 +503,7 @@ def test_a_state_that_lacks_a_list_is_no_state(place: Place, key: str) -> None:
 
 def test_a_state_with_a_key_of_a_newer_version_is_read(place: Place) -> None:
     def change(state: dict[str, Any]) -> None:
-        for one in (state, state["trees"]["greeter"], state["trees"]["greeter"]["patches"][0]):
+        for one in (state, state["trees"]["greeter"]):
             one["newer"] = 1
 
     place.change_state(change)
