@@ -118,7 +118,7 @@ class _TreeCheck:
 
     def of_others(self) -> Iterator[tuple[bytes, str]]:
         """What lies in this tree where a package of another one is in a namespace (`megatron.core`), with the package."""
-        if self.dist is None:
+        if self.dist is None or self.state.kind != "managed":  # site-packages has all of them
             return
         for name in self.whole.trees.keys() - {self.name}:
             for package in (p for p in self.dist.upstream(name).packages if "." in p):

@@ -123,7 +123,13 @@ def shadows(folder: Path, files: Iterable[bytes]) -> Iterator[tuple[bytes, bytes
         path = above + name
         found = found or bool(rest and _EXTENSION.fullmatch(b"." + rest))
         paths = [path] if found else [] if rest else _package(os.fsencode(folder), path)
+        if paths and stem not in stems and not _any_there(folder, module, files):
+            continue  # nothing to hide: a wheel has no such folder (`examples/`), and another package has
         yield from ((one, module) for one in paths if one not in files)
+
+
+def _any_there(folder: Path, above: bytes, files: Iterable[bytes]) -> bool:
+    return any(os.path.lexists(os.path.join(os.fsencode(folder), path)) for path in files if path.startswith(above))
 
 
 def additions(folder: Path, files: Iterable[bytes]) -> Iterator[bytes]:

@@ -55,6 +55,12 @@ def test_what_hides_a_namespace_package(tmp_path: Path, name: str, hidden: str, 
     assert list(additions(tmp_path, FILES)) == []
 
 
+def test_a_folder_of_another_package_hides_nothing_that_is_not_installed(tmp_path: Path) -> None:
+    """In site-packages, where a wheel brings `examples/__init__.py` and the stack's folder of that name is in no wheel."""
+    write_files(tmp_path, {"space/core/__init__.py": "", "space/old/__init__.py": EVIL})
+    assert list(shadows(tmp_path, FILES)) == []
+
+
 @pytest.mark.parametrize("name", ["space.abi3.so", "space/old.abi3.so", "space/core/inner.so"])
 def test_an_extension_hides_a_namespace_package(tmp_path: Path, name: str) -> None:
     write_files(tmp_path, MODULES | {name: "x"})
