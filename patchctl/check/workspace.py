@@ -112,7 +112,7 @@ class _TreeCheck:
         return self.tree.files(self.state.tip_commit)
 
     @cached_property
-    def modules(self) -> set[bytes]:
+    def own_files(self) -> set[bytes]:
         """Every file that the tree should have: the last commit's and the generated ones."""
         return {*self.tip, *map(os.fsencode, self.state.generated)}
 
@@ -120,12 +120,12 @@ class _TreeCheck:
         """What lies in this tree where a package of another one is in a namespace (`megatron.core`), with the package."""
         if self.dist is None or self.state.kind != "managed":  # site-packages has all of them
             return
-        for name in self.whole.trees.keys() - {self.name}:
+        for name in sorted(self.whole.trees.keys() - {self.name}):
             for package in (p for p in self.dist.upstream(name).packages if "." in p):
                 module = package.replace(".", "/").encode() + b".py"
                 found = [path for path, _ in shadows(self.tree.folder, (module,))]
                 found += [module] if os.path.lexists(self.tree.folder / os.fsdecode(module)) else []
-                yield from ((path, package) for path in found if path not in self.modules)
+                yield from ((path, package) for path in found if path not in self.own_files)
 
     def findings(self) -> Iterator[Finding]:
         tree = self.tree
@@ -201,19 +201,19 @@ class _TreeCheck:
 
     def instead(self) -> Iterator[tuple[bytes, Finding]]:
         """Files that Python imports in place of the stack's or beside them; git may ignore them."""
-        for path, module in shadows(self.tree.folder, self.modules):
+        for path, module in shadows(self.tree.folder, self.own_files):
             yield path, self.not_ours(path, f"and Python imports it in place of {os.fsdecode(module)}")
         for path, package in self.of_others():
             yield path, self.not_ours(path, f"and Python that starts here imports it in place of {package}")
         # The folder of an --in-place checkout is its owner's, and an installed package is next to all others.
-        for path in additions(self.tree.folder, self.modules) if self.state.kind == "managed" else ():
+        for path in additions(self.tree.folder, self.own_files) if self.state.kind == "managed" else ():
             yield path, self.not_ours(path, "and Python can import it")
 
     def not_ours(self, path: bytes, what: str) -> Finding:
         return self.at("untracked-file", f"the file is not the stack's, {what}", self.tree.folder / os.fsdecode(path))
 
     def byte_code(self) -> Iterator[Finding]:
-        wrong, others = forged(self.tree.folder, self.modules)
+        wrong, others = forged(self.tree.folder, self.own_files)
         for path in wrong:
             message = "Python takes this byte code in place of a file of the stack, of which it is no compilation"
             yield self.at("byte-code", message, self.tree.folder / os.fsdecode(path))
@@ -298,7 +298,7 @@ class _TreeCheck:
         base = Base(self.name, form, self.tree.git_dir, state.base_commit, state.base_tree, state.origin, 0)
         could = [p for p in patches if p.feature not in chosen]
         lacking = {p.feature for p, _ in missing_files(base, could)}
-        for feature in {left.feature for left in state.left_out} & {p.feature for p in could} - lacking:
+        for feature in sorted({left.feature for left in state.left_out} & {p.feature for p in could} - lacking):
             needs = {(u or self.name, f) for p in could if p.feature == feature for f, u in p.requires}
             if not needs & gone and not {u for u, _ in needs} & skipped:
                 message = f"{feature} is left out, no one chose that, and the base has its files: {_AGAIN}"

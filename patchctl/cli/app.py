@@ -185,7 +185,7 @@ class App:
             from patchctl.manifest.distribution import find_root
 
             named = shlex.quote(visible_line(str(root)))
-            with suppress(WrongUse, OSError):  # a folder above may be closed to this user, or this one gone
+            with suppress(WrongUse, OSError):  # a folder above may be closed to this user
                 named = "" if os.path.realpath(find_root(None, Path.cwd())) == os.path.realpath(root) else named
         name_root(named)
 

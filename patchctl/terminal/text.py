@@ -241,7 +241,8 @@ def render_error(error: PatchctlError, *, as_json: bool, program: str = "patchct
     """Print an error of `program`, patchctl or a script. Untrusted text is escaped."""
     if as_json:
         told = error.as_json()
-        told["hint"] = with_root(error.hint) if error.hint else error.hint
+        if error.hint:
+            told["hint"] = with_root(error.hint)
         text = json.dumps({"schema": "patchctl.error/1", "error": told}, indent=2, ensure_ascii=True)
         print(text, flush=True)  # where nothing can be written that is known before the error is told, once
     width = width_of(sys.stderr)
