@@ -14,7 +14,7 @@ import table
 from pins import on
 from releases import OLDEST, RELEASES, OfRelease
 from shrunk import REPO, Shrunk, recipes, shipped, shrunk
-from variants import variant_of
+from variants import NOTHING_WHERE, variant_of
 
 from patchctl.atomic import replace_file
 from patchctl.manifest.distribution import Distribution
@@ -129,14 +129,18 @@ class Records:
         if not all(self._is_of_today(tip) or tip in self.made_of for tip in trees.values()):
             return True  # what it was made of was not noted
         one = run.run(self._known)
-        said = {bare(key) for key in (*one.overrides, *one.environment)}
+        said = {bare(key): str(set_.value) for key, set_ in (*one.overrides.items(), *one.environment.items())}
         switches = _switches(one.release or "", one.profile)
         return any(_acts(changed, said, switches) for changed in self._changed_since(trees))
 
 
-def _acts(changed: str, said: set[str], switches: Mapping[str, str]) -> bool:
-    """Whether a patch that has changed, UPSTREAM/STACK/FEATURE, acts where these keys are set: it has no switch, or one of them is it."""
-    switch = switches.get(changed.rpartition("/")[2])
+def _acts(changed: str, said: Mapping[str, str], switches: Mapping[str, str]) -> bool:
+    """Whether a patch that has changed, UPSTREAM/STACK/FEATURE, acts where keys are set so: one of them is its switch; or it has none, and
+    switches.yaml says of no setting that it changes nothing there."""
+    feature = changed.rpartition("/")[2]
+    if feature in NOTHING_WHERE:
+        return any(said.get(key, value) != value for key, value in NOTHING_WHERE[feature].items())
+    switch = switches.get(feature)
     return switch is None or any(f".{switch}." in f".{key}." for key in said)
 
 

@@ -85,6 +85,8 @@ _OF_VERL = {
         # An engine has processes of its own: eight ranks with theirs are more than 24 GiB, and two took minutes.
         sizes={"pp": "1", "cp": "1", "devices_per_node": "2"},
         of_recipe={
+            # Two data parallel ranks: of the model, of its experts, and of the engine.
+            "qwen3-235b/dapo-longseq": {"tp": "1", "ep": "1", "rollout_tp": "1", "rollout_dp": "2"},
             "qwen3-235b/grpo-dynamic-cp": {"tp": "1", "cp": "2"},  # two ranks that may share a sequence
             "qwen3-235b/grpo-rebalance": {"rollout_tp": "1", "rollout_dp": "1"},  # two servers
         },

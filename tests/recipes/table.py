@@ -27,8 +27,8 @@ recipe's trainer and its engine, on the patched trees with the stand-ins of `sta
 - **seconds** are of the first of the two runs, its start included, on two cores with other work beside it (**load**: of the last five
   minutes); **GiB**: the most that its processes took together, pages that they share counted in each.
 - **†**: run on other patches, or with other settings, than the distribution has today: {older}. Patches that the
-  run leaves off do not count: off they change nothing, of which each has tests. Stand-ins may have changed in any row. The
-  records, with the tips of the trees, are in [{folder}]({folder}/).{since}
+  run leaves off, or gives nothing to do, do not count: there they change nothing, of which each has tests. Stand-ins may have
+  changed in any row. The records, with the tips of the trees, are in [{folder}]({folder}/).{since}
 - **changed since**: of the patches that this recipe `needs`, those that change other lines today.
 
 | recipe | ranks | composed | two steps | answers | update seen | resumed | off | one rank | seconds | load | GiB | where it stops | changed since |

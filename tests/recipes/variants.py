@@ -21,6 +21,7 @@ from patchctl.training.recipes.resolve import RecipeRun, bare
 
 _READ: dict[str, Any] = yaml.safe_load((Path(__file__).parent / "switches.yaml").read_text(encoding="utf-8"))
 SWITCHES: dict[str, Any] = _READ["switches"]
+NOTHING_WHERE: dict[str, dict[str, str]] = _READ["nothing_where"]
 KINDS = ("off", "one-rank", "minus-one", "pairs")
 # Micro-batches of one answer: otherwise a loss depends on which answers share one, and they are dealt out by the number of ranks.
 DYNAMIC = "actor_rollout_ref.actor.use_dynamic_bsz"
