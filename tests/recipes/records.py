@@ -129,7 +129,7 @@ class Records:
         if not all(self._is_of_today(tip) or tip in self.made_of for tip in trees.values()):
             return True  # what it was made of was not noted
         one = run.run(self._known)
-        said = {bare(key): str(set_.value) for key, set_ in (*one.overrides.items(), *one.environment.items())}
+        said = {bare(key): setting.value for key, setting in (*one.overrides.items(), *one.environment.items())}
         switches = _switches(one.release or "", one.profile)
         return any(_acts(changed, said, switches) for changed in self._changed_since(trees))
 
